@@ -9,8 +9,8 @@
 //     quit                  ends the program
 //
 // Before a state is written, the program touches it, as training would; otherwise the memory of the
-// idle process might be paged out. Each command is answered with a line of JSON: the seconds, and
-// the largest increase of the resident memory over the state, in bytes.
+// idle process might be paged out. The program answers each command with a line of JSON: the
+// duration in seconds, and the largest increase of the resident memory over the state, in bytes.
 
 #include <ATen/ATen.h>
 

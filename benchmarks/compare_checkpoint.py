@@ -43,7 +43,7 @@ def timed(work):
 
 
 def settle(megabytes):
-    """Writes all pending data to the disk, and makes the machine provide released memory again."""
+    """Writes all pending data to the disk, and touches memory that the machine may have to provide again."""
     os.sync()
     torch.ones(2 * megabytes << 18)
 

@@ -31,7 +31,7 @@ WARM_UP_TURNS = 2
 TARGET = 1.15
 # Title, and steps per turn.
 WORKS = {"mlp": ("MLP 784-128-64-10", 300), "wide_mlp": ("MLP 784-1024-1024-10", 60)}
-# Kinds of turns: the request, and the number of ranks that get it.
+# Kinds of turns: the request, and the number of ranks that receive it.
 KINDS = {"run": ("run", NUM_RANKS), "view": ("view", NUM_RANKS), "both_alone": ("alone", NUM_RANKS),
          "one_alone": ("alone", 1), "reduce": ("reduce", NUM_RANKS)}
 SIDES = {"linkboy": KINDS, "python": {**KINDS, "indexed": ("indexed", NUM_RANKS)}}
@@ -92,7 +92,7 @@ def ratios(numerators, denominators):
 
 
 def hidden_shares(values, side):
-    """Computes the medians first, because a difference of two numbers of one round is mostly noise."""
+    """Computes the medians first, because the difference of two numbers from one round is mostly noise."""
     seconds = {kind: 1 / statistics.median(values[side, kind]) for kind in KINDS}
     return 1 - (seconds["run"] - seconds["both_alone"]) / seconds["reduce"]
 

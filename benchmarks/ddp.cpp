@@ -9,7 +9,7 @@
 //   run       runs an epoch of Trainer together with the other ranks
 //   view      the same, with `gradient_as_bucket_view`
 //   alone     the same, with a separate model and without communication
-//   reduce    N times: all-reduces of the sizes of the gradient buckets, and nothing else
+//   reduce    N times: only all-reduces, with the sizes of the gradient buckets
 //   quit      ends the program
 //
 // Trainer uses its default callbacks; standard output and standard error are redirected to
@@ -109,8 +109,8 @@ class Side {
   Trainer trainer_;
 };
 
-/// Creates tensors of the sizes of the gradient buckets: beginning with the last parameter, one
-/// bucket of at least 1 MiB, then buckets of at least 25 MiB.
+/// Creates tensors with the sizes of the gradient buckets. Starting from the last parameter, the
+/// first bucket has at least 1 MiB, and each of the others except the last has at least 25 MiB.
 std::vector<at::Tensor> make_buckets(const Mlp& net) {
   const auto parameters = net.parameters();
   std::vector<at::Tensor> buckets;
@@ -147,8 +147,8 @@ void serve(const std::string& work, int64_t num_steps) {
     const Accelerator accelerator({.device = "cpu"});
     const Samples samples = make_samples(num_steps * kBatchSize * accelerator.num_processes());
     const TensorDataset all = samples.first(samples.input.size(0));
-    // Sets the members one by one: GCC 12 wrongly warns that those of a temporary are
-    // uninitialized.
+    // Sets the members one by one, because GCC 12 wrongly warns that the members of a temporary are
+    // uninitialised.
     AcceleratorOptions options;
     options.device = "cpu";
     Side together(work, all, options);

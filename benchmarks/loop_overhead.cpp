@@ -4,9 +4,9 @@
 // backward, linkboy::Accelerator's fused AdamW step, and zero_grad.
 //
 // Both sides train the same tensors, so that their place in memory favours neither. They take turns
-// of some milliseconds in random order. Even so, two equal loops differ by 1 % of a step, which is
-// more than Trainer's overhead if there are many parameters. Therefore each side also measures the
-// time that it spends outside of the four operations. `own` is Trainer's time outside minus the
+// of some milliseconds in random order. Even so, two identical loops differ by 1 % of a step, which
+// is more than Trainer's overhead if there are many parameters. Therefore each side also measures
+// the time that it spends outside of the four operations. `own` is Trainer's time outside minus the
 // loop's, which cancels the cost of the clock. Differences are computed within a turn; the result
 // is the median over all turns of all rounds. The benchmark uses one thread.
 
@@ -58,12 +58,12 @@ struct Stopwatch {
   Clock::time_point start, left;
   double outside = 0.0;
   int num_begun = 0;
-  Figures figures;  // of the timed steps, without the current one
+  Figures figures;  // of the timed steps, excluding the current one
 };
 Stopwatch watch;
 
-/// A model whose gradients all come from one hook, because autograd's usual node per parameter
-/// would take 2 us each.
+/// A model whose gradients all come from one hook, because autograd's usual node for each parameter
+/// would take 2 us.
 struct Net final : torch::nn::Module {
   explicit Net(int num_parameters) {
     for (int i = 0; i < num_parameters; ++i) {
@@ -87,7 +87,7 @@ struct Net final : torch::nn::Module {
   std::vector<at::Tensor> tensors;
 };
 
-/// Each callback has a separate type, because a list may contain each type only once.
+/// Each callback has a separate type, because callbacks of the same type would have the same name.
 template <std::size_t I>
 struct Counting final : Callback {
   void on_train_step_start(Trainer&) override { ++count; }
@@ -180,7 +180,7 @@ std::array<Turns, 3> measure(int num_rounds, int num_turns) {
   return turns;
 }
 
-/// Prints and returns the figures per step. The last three are slopes relative to the next smaller
+/// Prints and returns the figures per step. The last three figures are slopes from the next smaller
 /// number of callbacks or parameters.
 Json report(const std::array<Turns, 3>& turns) {
   Json cells[3][3];

@@ -1,5 +1,6 @@
-// Measures the work of a step that linkboy adds to LibTorch's: calling the callbacks and tracking
-// the loss. micro_data.cpp measures data loading, micro_optimizer.cpp the optimizer. One thread.
+// Measures the work that linkboy adds to a LibTorch step: calling the callbacks and tracking the
+// loss. micro_data.cpp measures data loading, and micro_optimizer.cpp the optimizer. The benchmarks
+// use one thread.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
@@ -15,7 +16,7 @@
 namespace linkboy::benchmarks {
 namespace {
 
-/// Each callback has a separate type, because a list may contain each type only once.
+/// Each callback has a separate type, because callbacks of the same type would have the same name.
 template <std::size_t I>
 class CountingCallback final : public Callback {
  public:
@@ -30,7 +31,7 @@ CallbackList make_callbacks(std::index_sequence<I...>) {
   return {std::make_shared<CountingCallback<I>>()...};
 }
 
-/// Raises one event, which every callback handles.
+/// Fires one event, which every callback handles.
 template <std::size_t num_callbacks>
 void dispatch(benchmark::State& state) {
   Trainer trainer(torch::nn::Linear(1, 1), nullptr, nullptr, {.callbacks = {}});

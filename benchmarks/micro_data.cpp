@@ -1,5 +1,5 @@
-// Measures the order of an epoch and the loading of batches of 64, with data of Fashion-MNIST's
-// size.
+// Measures the computation of an epoch's order, and the loading of batches of 64, with data of
+// Fashion-MNIST's size.
 
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/rand.h>

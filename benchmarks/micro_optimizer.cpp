@@ -1,5 +1,5 @@
-// Compares linkboy's fused step with LibTorch's own for one update of many small tensors, in which
-// the overhead per tensor dominates.
+// Compares linkboy's fused step with LibTorch's own for one update of many small tensors, where the
+// overhead per tensor dominates.
 
 #include <ATen/ops/randn.h>
 #include <benchmark/benchmark.h>

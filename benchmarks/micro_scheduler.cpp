@@ -50,7 +50,7 @@ std::vector<std::pair<std::string, CreateSchedulerFn>> all_schedules() {
 }
 
 void step_scheduler(benchmark::State& state, const CreateSchedulerFn& make) {
-  // A measurement has several calls, because reading the clock takes as long as one call.
+  // A measurement covers several calls, because reading the clock takes as long as one call.
   constexpr int kCalls = 100;
   std::vector<torch::optim::OptimizerParamGroup> groups;
   for (int i = 0; i < 2; ++i) {

@@ -17,7 +17,7 @@
 //   LibTorch    A loop without linkboy: torch::data's loader over a dataset of single samples with
 //               RandomSampler and Stack, and torch::optim::AdamW's own step.
 //
-// The sides take turns in one process with a short round each, and each round begins with another
+// The sides take turns in one process with short rounds, and each round begins with a different
 // side. Ratios are computed within a round.
 
 #include <ATen/Parallel.h>
@@ -59,7 +59,7 @@ struct Samples {
   at::Tensor target = at::randint(10, {kNumSamples}, at::kLong);
 };
 
-/// A model, which has the same initial weights on each side, and one way to train it.
+/// One way to train the model, which has the same initial weights on every side.
 class Side {
  public:
   explicit Side(const Samples& samples) : samples_(samples) {

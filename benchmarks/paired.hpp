@@ -18,13 +18,13 @@ double time_of(Work& work) {
 }
 
 /// Times two ways to do the same work in turns, so that other load on the machine affects both. The
-/// benchmark's time is that of `ours`. The counters are the median times of both in microseconds,
-/// and `speedup`, the ratio of these medians (theirs / ours).
+/// reported time is that of `ours`. The counters are the median times of both in microseconds, and
+/// `speedup`, the ratio of these medians (theirs / ours).
 ///
 /// The benchmark must be registered with `UseManualTime()`.
 template <class Ours, class Theirs>
 void run_paired(benchmark::State& state, Ours ours, Theirs theirs) {
-  // A warm-up: work of the first call only (optimizer state, caches) is not measured.
+  // A warm-up, so that one-time work (optimizer state, caches) is not measured.
   ours();
   theirs();
   std::vector<double> our_times;

@@ -112,7 +112,7 @@ class Work {
  public:
   virtual ~Work() = default;
   virtual void run() = 0;
-  /// The check value by which all sides are compared.
+  /// The check value, which is compared between all sides.
   virtual double loss() = 0;
 };
 

@@ -2,8 +2,8 @@
 //
 //     tests/distributed/launch RANKS linkboy_zero_memory 0|1|2
 //
-// Prints the maximum over the ranks of the optimizer state, of the gradients after a backward pass,
-// and of the growth of the process from before the first step to after the fifth, in MiB.
+// Prints three sizes in MiB, each the maximum over the ranks: the optimizer state, the gradients
+// after a backward pass, and the growth of the process during the first five steps.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
@@ -77,8 +77,8 @@ void measure(int64_t stage) {
 
 int main(int argc, char** argv) {
   at::set_num_threads(1);
-  // A process measures one stage only, because memory freed by one stage would hide that of the
-  // next.
+  // A process measures only one stage, because a second stage would reuse memory that the first
+  // stage has freed.
   const int64_t stage = argc > 1 ? std::atoll(argv[1]) : 0;
   linkboy::benchmarks::measure(stage);
 }

@@ -13,15 +13,15 @@
 
 namespace linkboy {
 
-/// Keeps an average of a model's weights next to the model. It covers the floating-point and
-/// complex parameters and buffers, stays on their devices and has at least single precision.
+/// Keeps an average of a model's weights in addition to the model. It covers the floating-point and
+/// complex parameters and buffers, and is stored on their devices in at least single precision.
 /// Integer buffers are not averaged; the model's own values are used for them.
 ///
 /// Copies values into the model's tensors and never replaces the tensors, so that optimizers and
 /// recorded graphs stay valid. Not thread-safe.
 class LINKBOY_API AveragedWeights {
  public:
-  /// Attaches to `model` and forgets the previous average. Afterwards the model's modules must not
+  /// Attaches to `model` and discards the previous average. Afterwards the model's modules must not
   /// replace their tensors.
   /// @param continues  If true, restores the average of the loaded state. If that state was saved
   ///        while the average was in the model, also restores the trained weights of the model.
@@ -38,7 +38,7 @@ class LINKBOY_API AveragedWeights {
   /// Computes average += weight * (model - average). Call `begin` first.
   void move_towards_model(double weight);
 
-  /// Copies the average into the model and keeps the trained weights until `take_out_of_model`.
+  /// Copies the average into the model and stores the trained weights until `take_out_of_model`.
   /// Before `begin`, the model's weights do not change.
   /// @throws Error if the average is already in the model.
   void put_into_model();
@@ -52,19 +52,20 @@ class LINKBOY_API AveragedWeights {
   /// Tensors without an average are copied from the model.
   StateDict values() const;
 
-  /// Returns the average and, while it is in the model, the trained weights. Until the next
+  /// Returns the average and, while it is in the model, the trained weights. Before the next
   /// `attach`, returns a loaded state unchanged.
   StateDict state_dict() const;
-  /// Stores a state. The next `attach` restores it if `continues` is true, and drops it otherwise.
+  /// Stores a state. The next `attach` restores it if `continues` is true, and discards it
+  /// otherwise.
   void load_state_dict(const StateDict& state) { loaded_ = state; }
   /// Whether a state was loaded since the last `attach`.
   bool is_loaded() const { return !loaded_.empty(); }
 
  private:
-  NamedTensors tensors_;              // those of the model
+  NamedTensors tensors_;              // the model's tensors
   std::vector<at::Tensor> floating_;  // the tensors among them that are averaged
   std::vector<at::Tensor> averages_;  // the averages of `floating_`
-  std::vector<at::Tensor> before_;    // the trained values of `tensors_` while the average is there
+  std::vector<at::Tensor> before_;    // the trained values of `tensors_` while `is_in_model()`
   StateDict loaded_;
 };
 
@@ -82,8 +83,8 @@ class LINKBOY_API AveragingCallback : public Callback {
   void load_state_dict(const StateDict& state) override;
 
  protected:
-  /// Returns `average`: before callbacks that monitor metrics of the average or read learning
-  /// rates.
+  /// Returns `average`, so that the callback is called before callbacks that monitor metrics of the
+  /// average or read learning rates.
   Phase default_phase() const override { return Phase::average; }
 
   /// Attaches to the Trainer's model and, in a resumed run, restores the average. Call it in
@@ -91,8 +92,8 @@ class LINKBOY_API AveragingCallback : public Callback {
   void start_average(Trainer& trainer);
   /// Moves the average towards the model's weights, or begins the average with them, and increments
   /// `num_averaged`.
-  /// @param weight  Share of the model's weights in the new average. If not set, all counted
-  ///        weights have equal shares.
+  /// @param weight  Weight of the model's weights in the new average, in [0, 1]. If not set, all
+  ///        counted weights have the same weight.
   void average(std::optional<double> weight = {});
   /// Returns false if the update was skipped. Call it in each `on_train_update_end`.
   bool is_new_update(Trainer& trainer);

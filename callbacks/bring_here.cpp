@@ -24,7 +24,7 @@ bool bring_here(Trainer& trainer, const std::string& name, std::filesystem::path
     file = here;
     return true;
   }
-  trainer.log(LogLevel::warning, c10::str("", name, " is left out: ", failure));
+  trainer.log(LogLevel::warning, c10::str(name, " is ignored: ", failure));
   return false;
 }
 

@@ -13,12 +13,12 @@ class Trainer;
 /// Copies a checkpoint of the resumed run to `here`, where the current run keeps it, and sets
 /// `file` to that path. A callback calls it for each checkpoint that its training state refers to.
 ///
-/// @param name  Description of the file in warnings: "the best checkpoint of epoch 3".
+/// @param name  Description of the file in warnings, such as "the best checkpoint of epoch 3".
 /// @param file  Path of the checkpoint, as the training state contains it.
 /// @param marks  Entries that the file must contain. If they differ, the file was replaced after
 ///        the training state was saved.
 /// @return False if the file is missing, damaged or replaced, or cannot be copied. In this case a
-///         warning is printed, `file` does not change, and the callback must forget the file.
+///         warning is printed, `file` does not change, and the callback must stop tracking it.
 /// @note Collective.
 LINKBOY_API bool bring_here(Trainer& trainer, const std::string& name, std::filesystem::path& file,
                             const StateDict& marks, const std::filesystem::path& here);

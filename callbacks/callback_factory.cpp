@@ -91,8 +91,8 @@ std::shared_ptr<Callback> make_fast_dev_run(const NumBatches& text) {
   return make<FastDevRun>(text.num_batches);
 }
 
-/// Makes a callback that was a separate class in linkboy 0.1. Sets the name of that class, under
-/// which training states contain the callback's state.
+/// Creates a callback that was a separate class in linkboy 0.1. Sets the name of that class, under
+/// which training states store the callback's state.
 template <class C>
 std::shared_ptr<Callback> former(const char* name, typename C::Options options) {
   auto callback = make<C>(std::move(options));

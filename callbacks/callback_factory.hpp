@@ -10,8 +10,8 @@
 
 namespace linkboy {
 
-/// Makes a callback by its name, for command lines and config files. The keys are the names in
-/// LINKBOY_FIELDS of the callback's options; `time-limit` has `minutes` and `fast-dev-run` has
+/// Creates the callback called `name`, for command lines and config files. The keys are the names
+/// in LINKBOY_FIELDS of the callback's options; `time-limit` has `minutes` and `fast-dev-run` has
 /// `num_batches`. Options without a setting keep their defaults. The items of a list of enumeration
 /// values are separated by '+': `fields=lr+momentum`.
 ///
@@ -21,9 +21,9 @@ namespace linkboy {
 LINKBOY_API std::shared_ptr<Callback> make_callback(const std::string& name,
                                                     const TextSettings& settings = {});
 
-/// Returns the names of all callbacks that `make_callback` can make: "early-stopping", "model-ema"
-/// and so on. Callbacks that need objects are not included (FreezeLayers, LambdaCallback,
-/// MetricCallback, TrackRun), nor are names of earlier versions.
+/// Returns the names of all callbacks that `make_callback` can create: "early-stopping",
+/// "model-ema" and so on. Callbacks that need objects are not included (FreezeLayers,
+/// LambdaCallback, MetricCallback, TrackRun), nor are names of earlier versions.
 LINKBOY_API std::vector<std::string> callback_names();
 
 /// Returns the options of the callback called `name`, with their defaults.

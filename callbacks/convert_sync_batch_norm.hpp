@@ -6,9 +6,9 @@
 
 namespace linkboy {
 
-/// Makes the model's batch-norm layers normalise, in training, over the batches of all processes;
-/// see `convert_sync_batchnorm`. The layers stay converted from the start of the first training run
-/// until the callback is destroyed. With one process, nothing is converted.
+/// Converts the model's batch-norm layers so that, in training, they normalise over the batches of
+/// all processes; see `convert_sync_batchnorm`. The layers stay converted from the start of the
+/// first training run until the callback is destroyed. With one process, nothing is converted.
 class LINKBOY_API ConvertSyncBatchNorm : public Callback {
  public:
   /// Converts the layers.

@@ -9,8 +9,8 @@ namespace linkboy {
 /// by `more`. A Trainer uses these callbacks if its options do not list others.
 LINKBOY_API CallbackList default_callbacks(CallbackList more = {});
 
-/// Returns MoveModulesToDevice, followed by `more`. Without `more`, a run prints and monitors
-/// nothing, which saves time, and a NaN does not end it.
+/// Returns MoveModulesToDevice, followed by `more`. Without `more`, a run does not print or monitor
+/// anything, which saves time, and a NaN does not end the run.
 LINKBOY_API CallbackList low_overhead_callbacks(CallbackList more = {});
 
 }  // namespace linkboy

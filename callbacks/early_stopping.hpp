@@ -11,13 +11,14 @@
 namespace linkboy {
 
 struct EarlyStoppingOptions {
-  /// Number of successive evaluations without improvement that end the run. Must be at least 1.
+  /// Number of successive evaluations without improvement until the run ends. Must be at least 1.
   int64_t patience = 1;
 
-  /// The best value must change by more than this to count as an improvement. Must not be negative.
+  /// A better value counts as an improvement only if it differs from the best value by more than
+  /// this. Must not be negative.
   double min_delta = 0.01;
 
-  /// If true, `min_delta` is a fraction of the best value: 0.01 is one per cent.
+  /// If true, `min_delta` is a fraction of the best value: 0.01 means 1%.
   bool is_min_delta_relative = false;
 
   /// Number of epochs at the start of the run history whose values are ignored. Must not be
@@ -36,12 +37,12 @@ struct EarlyStoppingOptions {
   std::string monitor = "eval_loss_epoch";
   /// Whether larger values are better.
   bool greater_is_better = false;
-  /// If true, a new run forgets the best value and the count of the previous run.
+  /// If true, a new run discards the best value and the count of the previous run.
   bool reset_on_train = true;
 
   LINKBOY_FIELDS(patience, min_delta, is_min_delta_relative, warmup_epochs, divergence_bound,
                  stop_at_non_finite, monitor, greater_is_better, reset_on_train);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"early_stopping_patience", "patience"},
                                               {"early_stopping_threshold", "min_delta"},
                                               {"is_threshold_relative", "is_min_delta_relative"},
@@ -51,8 +52,8 @@ struct EarlyStoppingOptions {
 
 /// Ends the run (StopReason::early_stop) when the monitored metric has not improved for `patience`
 /// evaluations, or when training has diverged (`divergence_bound`, `stop_at_non_finite`). If such a
-/// run is resumed, it ends again immediately, unless changed options (a larger patience, for
-/// example) allow it to continue.
+/// run is resumed, it ends again immediately, unless changed options (for example, a larger
+/// patience) allow it to continue.
 class LINKBOY_API EarlyStopping : public Callback {
  public:
   /// The options type for `make<EarlyStopping>({...})`.

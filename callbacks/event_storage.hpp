@@ -23,16 +23,16 @@ struct EventStorageOptions {
   LINKBOY_FIELDS(window);
 };
 
-/// Keeps the newest scalars of a run, update by update, for callbacks and subclasses that react to
-/// them. It corresponds to EventStorage in detectron2 and LiBai. Other callbacks get it with
-/// `trainer.callback_handler().find<EventStorage>()`.
+/// Keeps the most recent scalars of a run, update by update, for callbacks and subclasses that
+/// react to them. It corresponds to EventStorage in detectron2 and LiBai. Other callbacks find it
+/// with `trainer.callback_handler().find<EventStorage>()`.
 ///
 ///     if (storage->values("train_loss", 20).mean().item<double>() > limit) ...
 ///
-/// Records `train_loss`, the mean over the samples of the update, and `learning_rate`, that of the
-/// first param group. `put_scalar` adds custom values. All values are those of this process, and
-/// reading them is not collective. Updates do not wait for their loss; each value is an
-/// asynchronous scalar, and only reading it may wait. A run that resumes with the same number of
+/// Records `train_loss`, the mean over the samples of the update, and `learning_rate`, the learning
+/// rate of the first param group. `put_scalar` adds custom values. All values are those of this
+/// process, and reading them is not collective. Updates do not wait for their loss; each value is
+/// an asynchronous scalar, and only reading it may wait. A run that resumes with the same number of
 /// processes continues with the saved values.
 class LINKBOY_API EventStorage : public Callback {
  public:
@@ -54,19 +54,19 @@ class LINKBOY_API EventStorage : public Callback {
   /// Whether `name` has values.
   bool contains(std::string_view name) const;
 
-  /// Returns the newest value of `name`. May wait for the device.
+  /// Returns the most recent value of `name`. May wait for the device.
   /// @throws Error that lists the names if `name` has no values.
   double latest(std::string_view name) const;
 
-  /// Returns the newest `num_values` values, or all values if there are fewer, as a double tensor
-  /// of shape [n] on the CPU, oldest first. Use LibTorch's `mean()`, `median()` or `histc()` on it.
-  /// May wait for the device.
+  /// Returns the most recent `num_values` values, or all values if there are fewer, as a double
+  /// tensor of shape [n] on the CPU, oldest first. Use LibTorch's `mean()`, `median()` or `histc()`
+  /// on it. May wait for the device.
   /// @throws Error if `name` has no values (the message lists the names) or `num_values` is less
   ///         than 1.
   at::Tensor values(std::string_view name, int64_t num_values) const;
 
-  /// Returns the number of the update of each of these values, as an int64 tensor of shape [n].
-  /// Updates count from 1, including skipped ones.
+  /// Returns the update number of each of these values, as an int64 tensor of shape [n]. Updates
+  /// are counted from 1; skipped updates are included.
   /// @throws Error under the same conditions as `values`.
   at::Tensor updates(std::string_view name, int64_t num_values) const;
 

@@ -13,8 +13,8 @@
 namespace linkboy {
 namespace {
 
-/// Called after all other callbacks. Limits the loaders that they have set. Makes the stop request
-/// only after they have seen the end of the first epoch, because a stop request ends any evaluation
+/// Called after all other callbacks. Limits the loaders that they have set. Requests the stop only
+/// after they have processed the end of the first epoch, because a stop request ends any evaluation
 /// immediately.
 class EndAfterFirstEpoch final : public LimitBatches {
  public:

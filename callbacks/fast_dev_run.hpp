@@ -7,7 +7,7 @@
 
 namespace linkboy {
 
-/// Checks quickly that a program runs to its end, without writing files. Each training run uses
+/// Checks quickly that a program runs to completion, without writing files. Each training run uses
 /// only a few batches, evaluates a few batches of each set, and ends with StopReason::max_steps
 /// after its first epoch. `Trainer::evaluate` is limited, too. Callbacks that write files
 /// (`Callback::writes_files`) are removed from the Trainer, and their names are printed.

@@ -25,8 +25,8 @@ FreezeLayers::FreezeLayers(std::shared_ptr<ModelFreezer> freezer, FreezeLayersOp
   }
 }
 
-/// Adds the groups before a training state is loaded, which needs the groups that it was saved
-/// with.
+/// Adds the groups before a training state is loaded, because the optimizer must have the groups
+/// with which the state was saved.
 void FreezeLayers::on_init_end(Trainer& trainer) { add_param_groups(trainer); }
 
 /// Adds the groups if the callback was given to the Trainer after `on_init_end`.

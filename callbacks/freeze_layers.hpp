@@ -16,16 +16,16 @@ namespace linkboy {
 struct UnfreezeStep {
   /// The epoch of the run history, counted from 1. Must be at least 1.
   int64_t epoch = 1;
-  /// One end of the range, which includes it.
+  /// One end of the range, inclusive.
   int64_t from_index = -1;
-  /// The other end of the range, which includes it.
+  /// The other end of the range, inclusive.
   int64_t to_index = -1;
 
   /// Learning rate of the param group that is added to the optimizer for these layers. If not set,
-  /// that of the optimizer's defaults. Must be finite and not negative. All parameters of the
-  /// group, including biases and norms, get the weight decay of the optimizer's defaults.
-  /// Parameters that the optimizer already has stay in their group. To set the weight decay per
-  /// parameter, make the groups with `ParameterGroupOptions::include_frozen`.
+  /// the optimizer's default learning rate. Must be finite and not negative. All parameters of the
+  /// group, including biases and norms, get the optimizer's default weight decay. Parameters that
+  /// the optimizer already has stay in their group. To set the weight decay per parameter, create
+  /// the groups with `ParameterGroupOptions::include_frozen`.
   std::optional<double> lr{};
 
   /// If true, also puts the modules into training mode. If false, their mode does not change.
@@ -33,8 +33,8 @@ struct UnfreezeStep {
 };
 
 struct FreezeLayersOptions {
-  /// The layer groups to unfreeze, and when. Gradual unfreezing from the last layers to the first:
-  /// `{{.epoch = 2, .from_index = -2}, {.epoch = 4, .from_index = 0, .lr = 1e-4}}`.
+  /// The layer groups to unfreeze, and when. Example of gradual unfreezing from the last layers to
+  /// the first: `{{.epoch = 2, .from_index = -2}, {.epoch = 4, .from_index = 0, .lr = 1e-4}}`.
   std::vector<UnfreezeStep> unfreeze_at{};
 };
 
@@ -42,10 +42,11 @@ struct FreezeLayersOptions {
 /// during training, although the Trainer puts the model into training mode in each epoch. Unfreezes
 /// layers at the given epochs.
 ///
-/// The optimizer gets the param groups of the layers to unfreeze, one for each step, before the
-/// first run. All training states therefore contain the same groups, and a run can resume from any
-/// of them. Frozen parameters are not updated, but the scheduler sets the learning rates of their
-/// groups from the start of the run. Layers that a step has unfrozen stay unfrozen in later runs.
+/// Before the first run, adds one param group to the optimizer for each step, with the layers that
+/// the step unfreezes. All training states therefore contain the same groups, and a run can resume
+/// from any of them. Frozen parameters are not updated, but the scheduler sets the learning rates
+/// of their groups from the start of the run. Layers that a step has unfrozen stay unfrozen in
+/// later runs.
 ///
 /// Freeze the layers before the Trainer's first run.
 class LINKBOY_API FreezeLayers : public Callback {

@@ -30,7 +30,7 @@ struct GradientNormOptions {
 ///
 /// In fp16, an update whose gradients overflow is skipped. Norms that are not finite are then left
 /// out, and the number of updates without a finite norm is recorded as `train_skipped_updates`. In
-/// other precisions, a norm that is not finite also makes the mean and the maximum not finite.
+/// other precisions, a norm that is not finite makes the mean and the maximum not finite, too.
 ///
 /// The sums stay on the device, in double precision, until the end of the epoch. With
 /// `DistributedOptions::zero_stage` 2, each norm costs one additional message per update. The parts
@@ -41,7 +41,7 @@ class LINKBOY_API GradientNorm : public Callback {
   /// The options type for `make<GradientNorm>({...})`.
   using Options = GradientNormOptions;
 
-  /// Makes a callback that records the norm of all gradients and the norms of `options.parts`.
+  /// Creates a callback that records the norm of all gradients and the norms of `options.parts`.
   explicit GradientNorm(GradientNormOptions options = {}) : options_(options) {}
 
   void on_train_epoch_start(Trainer& trainer) override;

@@ -23,14 +23,14 @@ struct UpdateValues {
   /// Number of the update in the run, counted from 1.
   int64_t update = 0;
   /// One entry for each recorded field, in the order of the options. If the run was resumed with
-  /// other options, earlier updates only have the fields that were recorded then.
+  /// other options, earlier updates contain only those fields that were also recorded then.
   std::vector<FieldValues> fields{};
 };
 
 /// Records, at the end of each training epoch, the values that its last update used: `lr`, or
 /// `lr_group_0`, `lr_group_1` and so on if the optimizer has several param groups. `weight_decay`,
-/// `momentum` (beta1 in the Adam family) and `beta2` are named in the same way. If an epoch made no
-/// update, records the values of the previous update, if any.
+/// `momentum` (beta1 in the Adam family) and `beta2` are named in the same way. If an epoch
+/// contains no update, records the values of the previous update, if any.
 ///
 /// Reads the Trainer's own optimizer only, not registered optimizers.
 class LINKBOY_API LearningRateMonitor : public Callback {
@@ -41,7 +41,7 @@ class LINKBOY_API LearningRateMonitor : public Callback {
   /// @throws OptionError if an option is out of range.
   explicit LearningRateMonitor(LearningRateMonitorOptions options = {});
 
-  /// @throws Error if the optimizer's options do not have one of the fields.
+  /// @throws Error if the optimizer's options lack one of the fields.
   void on_training_run_start(Trainer& trainer) override;
   void on_gradients_ready(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;

@@ -27,8 +27,8 @@ struct LimitBatchesOptions {
                  are_eval_limits_total, repeat_first_epoch);
 };
 
-/// Uses only the first batches of each loader. The lengths of the run, and therefore the schedule
-/// and the progress, are those of the limited loaders.
+/// Uses only the first batches of each loader. The limited loaders determine the length of the run,
+/// and therefore also its schedule and its progress display.
 class LINKBOY_API LimitBatches : public Callback {
  public:
   /// The options type for `make<LimitBatches>({...})`.

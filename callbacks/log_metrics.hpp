@@ -17,7 +17,7 @@ struct LogMetricsOptions {
 };
 
 /// Prints each new value of the run history once: after the training part, after each evaluation
-/// and at the end of each epoch. To send the values to another place, override `log_metrics`.
+/// and at the end of each epoch. To send the values elsewhere, override `log_metrics`.
 class LINKBOY_API LogMetrics : public Callback {
  public:
   /// The options type for `make<LogMetrics>({...})`.

@@ -7,11 +7,11 @@ namespace linkboy {
 
 /// Records the memory use of this process, in MiB, after each epoch and its evaluation, and after
 /// `Trainer::evaluate`:
-/// - `resident_mib`: main memory in use now, including shared libraries;
+/// - `resident_mib`: the current use of main memory, including shared libraries;
 /// - `peak_resident_mib`: the largest value of `resident_mib` since the process began;
-/// - `cuda_peak_mib`, on CUDA and other devices: the most memory that tensors used on the device at
-///   one time in this epoch, as in Python's `torch.cuda.max_memory_allocated`;
-/// - `cuda_reserved_mib`: the most memory that LibTorch kept for tensors in this epoch, as in
+/// - `cuda_peak_mib`, on CUDA and other devices: the peak memory of tensors on the device in this
+///   epoch, as in Python's `torch.cuda.max_memory_allocated`;
+/// - `cuda_reserved_mib`: the peak memory that LibTorch reserved for tensors in this epoch, as in
 ///   `torch.cuda.max_memory_reserved`. It does not include the driver's own memory.
 ///
 /// Resets LibTorch's peak statistics of the device at each epoch, which also changes the values

@@ -36,10 +36,10 @@ struct MetricCallbackOptions {
 ///     auto metrics = std::make_shared<linkboy::MetricCallback>(linkboy::MetricCollection{
 ///         {"auroc", std::make_shared<linkboy::AUROC>()}});
 ///
-/// Evaluations within an epoch, or within another evaluation, have separate values. The callback is
-/// called before most others, so that they find the values in the run history. If a training epoch
-/// is resumed in the middle with a different number of processes, only the rest of the epoch is
-/// measured.
+/// Evaluations within an epoch, or within another evaluation, are measured separately. The callback
+/// is called before most others, so that they find the values in the run history. If a training
+/// epoch is resumed in the middle with a different number of processes, only the rest of the epoch
+/// is measured.
 class LINKBOY_API MetricCallback : public Callback {
  public:
   /// The argument types for `make<MetricCallback>(subject, {...})`.
@@ -77,6 +77,7 @@ class LINKBOY_API MetricCallback : public Callback {
 
   void on_eval_epoch_start(Trainer& trainer) override;
   void on_eval_step_end(Trainer&, const Batch& batch, const StepOutput& output) override;
+  /// @note Collective.
   void on_eval_epoch_end(Trainer& trainer) override;
 
   StateDict rank_state_dict() const override;

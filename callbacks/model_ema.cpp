@@ -51,7 +51,7 @@ void ModelEma::on_training_run_start(Trainer& trainer) {
   if (!weights_.has_begun() && last_update_ >= options_.start_after) weights_.begin();
 }
 
-/// If the file cannot be used, forgets it, so that a later average can become the best.
+/// If the file cannot be used, stops tracking it, so that a later average can become the best.
 void ModelEma::bring_saved_here(Trainer& trainer) {
   if (!options_.path || !saved_) return;
   StateDict marks{{"epoch", saved_epoch_}};

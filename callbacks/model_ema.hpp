@@ -45,13 +45,13 @@ struct ModelEmaOptions {
 
   /// If true, puts the averages into the model at the end of the run, unless the run was stopped on
   /// request or by a NaN. A training state that is saved after that still contains the weights from
-  /// which training continues. With SaveBestModel, set `load_saved_checkpoint` to false: it is
-  /// called later and would replace the averages.
+  /// which training continues. With SaveBestModel, which is called later, set
+  /// `load_saved_checkpoint` to false; otherwise it replaces the averages.
   bool apply_at_end = false;
 
   LINKBOY_FIELDS(decay, warmup, start_after, every_n_updates, evaluate, path, monitor,
                  greater_is_better, apply_at_end);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"warm_up", "warmup"},
                                               {"save_path", "path"},
                                               {"watch_metric", "monitor"},
@@ -62,7 +62,7 @@ struct ModelEmaOptions {
 ///
 ///     average += (1 - decay) * (weights - average)
 ///
-/// Updates it after every `every_n_updates` updates of the optimizer; skipped updates do not count.
+/// The average is updated every `every_n_updates` optimizer updates; skipped updates do not count.
 ///
 /// With several processes, each process keeps the same average of the parameters, without
 /// communication, and an average of its own buffers. With `DistributedOptions::local_sgd_interval`
@@ -83,7 +83,7 @@ class LINKBOY_API ModelEma : public AveragingCallback {
   /// @throws Error if there is no average because no run has started and no state was loaded, or if
   ///         the averages are already in the model.
   void swap_in(Trainer& trainer);
-  /// Restores the weights that the model trains.
+  /// Restores the trained weights.
   /// @throws Error if the averages are not in the model.
   void swap_out(Trainer& trainer);
 

@@ -21,7 +21,7 @@ namespace linkboy {
 struct ModuleSummary {
   /// The prefix of its parameters' names, such as "layer1.0.conv1"; empty for the model itself.
   std::string name{};
-  /// The class, such as "Conv2d". Empty for TorchScript modules, whose types linkboy does not know.
+  /// The class, such as "Conv2d". Empty for TorchScript modules, whose types are unknown.
   std::string type{};
   /// Number of modules that contain this one; 0 for the model itself.
   int64_t depth = 0;
@@ -32,8 +32,8 @@ struct ModuleSummary {
   int64_t num_parameters = 0;
   /// Number of those elements that require gradients.
   int64_t num_trainable_parameters = 0;
-  /// Floating-point operations of the forward pass of the whole input. Not set if linkboy knows the
-  /// cost of none of its operations.
+  /// Floating-point operations of the forward pass for the entire input. Not set if none of its
+  /// operations are counted (see `summarize`).
   std::optional<int64_t> flops{};
 };
 
@@ -48,7 +48,7 @@ struct LINKBOY_API ModelSummaryTable {
   int64_t buffer_bytes = 0;
   /// Number of samples in the input. FLOPs are divided by it when they are printed.
   int64_t num_samples = 1;
-  /// Whether a forward pass was made; shapes and FLOPs are known only in this case.
+  /// Whether a forward pass was performed; shapes and FLOPs are known only in this case.
   bool was_run = false;
 
   /// Returns a plain-text table of the modules down to `max_depth`, and a line of totals.
@@ -80,7 +80,7 @@ struct ModelSummaryOptions {
   /// negative.
   int64_t max_depth = std::numeric_limits<int64_t>::max();
 
-  /// Calls the model on a batch, which is on the device. Set it if the model needs other inputs
+  /// Calls the model on a batch, which is on the device. Set it if the model needs inputs other
   /// than `Batch::input`:
   ///
   ///     [net](const auto& batch) { return net->forward(batch["a"], batch["b"]); }
@@ -92,8 +92,8 @@ struct ModelSummaryOptions {
 /// Prints a table of the model's modules after the first forward pass of a run: type, output shape,
 /// number of parameters, whether they are trained, and FLOPs of the forward pass per sample. To
 /// find shapes and FLOPs, the main process calls the model once more on the same batch, as
-/// `summarize` does. If that call fails, the table does not contain them, and a printed line says
-/// why.
+/// `summarize` does. If that call fails, the table does not contain them, and a printed line gives
+/// the reason.
 ///
 /// The table is printed once; later runs with this callback do not print it again.
 class LINKBOY_API ModelSummary : public Callback {

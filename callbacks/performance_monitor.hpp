@@ -17,8 +17,8 @@ struct LINKBOY_API TrainPerformance {
   int64_t num_samples = 0;
   /// Number of micro-steps.
   int64_t num_steps = 0;
-  /// Wall time from the first wait for a batch to the end of the last update; for a whole epoch, to
-  /// the end of the epoch.
+  /// Wall time from the first wait for a batch to the end of the last update; for a complete epoch,
+  /// to the end of the epoch.
   double seconds = 0.0;
   /// Number of waits for a batch that were measured.
   int64_t num_waits = 0;
@@ -78,8 +78,7 @@ class LINKBOY_API PerformanceMonitor : public Callback {
   void on_training_run_end(Trainer&) override { end_epoch(); }
   void on_exception(Trainer&, std::exception_ptr) override { end_epoch(); }
 
-  /// The last epoch of the current or last run that was trained to its end. Not set if there is
-  /// none.
+  /// The last complete training epoch of the current or last run. Not set if there is none.
   const std::optional<TrainPerformance>& last_epoch() const { return last_epoch_; }
   /// Returns the part of the epoch in progress up to now; between epochs, the last epoch.
   TrainPerformance epoch_so_far() const;

@@ -22,7 +22,7 @@ struct PhaseTimerOptions {
   bool synchronize = false;
 
   LINKBOY_FIELDS(warmup_micro_steps, synchronize);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"num_warmup_steps", "warmup_micro_steps"}};
 };
 
@@ -45,16 +45,16 @@ struct LINKBOY_API TimeSum {
 ///   forward pass;
 /// - `train_backward_time`: mean time of the backward passes that end an accumulation window, until
 ///   the gradients are ready. The end of other backward passes cannot be observed;
-/// - `train_optimizer_time`: mean time from there to the end of the update (clipping, optimizer,
+/// - `train_optimizer_time`: mean time from then to the end of the update (clipping, optimizer,
 ///   scheduler);
 /// - `eval_step_time`, named by `Trainer::metric_name`: mean time of an evaluation batch.
 ///
-/// The time that other callbacks spend within a span is part of it. An evaluation by
-/// `Trainer::evaluate_now` does not count as training. To measure whole micro-steps and the wait
-/// for data, use PerformanceMonitor. In ExecutionMode::graph the forward time includes the backward
-/// pass. The time of a resumed epoch includes the part before the resume, but not the time between
-/// the runs. If an epoch consists only of warm-up micro-steps, the forward, backward and optimizer
-/// times are not recorded.
+/// The time that other callbacks spend within a span is part of it. The time of an evaluation by
+/// `Trainer::evaluate_now` does not count as training time. To measure complete micro-steps and the
+/// wait for data, use PerformanceMonitor. In ExecutionMode::graph the forward time includes the
+/// backward pass. The time of a resumed epoch includes the part before the resume, but not the time
+/// between the runs. If an epoch consists only of warm-up micro-steps, the forward, backward and
+/// optimizer times are not recorded.
 class LINKBOY_API PhaseTimer : public Callback {
  public:
   /// The options type for `make<PhaseTimer>({...})`.

@@ -24,8 +24,8 @@ using ForwardForStatistics = std::function<void(Trainer&, const Batch&)>;
 LINKBOY_API void update_batch_norm(Trainer& trainer, const ForwardForStatistics& forward = {},
                                    std::optional<int64_t> max_batches = {});
 
-/// Runs a batch through the model as `update_batch_norm` does, but in evaluation mode, and does not
-/// change anything. Does nothing if the model has no layers to update.
+/// Runs a batch through the model as `update_batch_norm` does, but in evaluation mode and without
+/// changing anything. Does nothing if the model has no layers to update.
 LINKBOY_API void try_forward_for_statistics(Trainer& trainer, const Batch& batch,
                                             const ForwardForStatistics& forward);
 
@@ -40,8 +40,8 @@ struct PreciseBatchNormOptions {
   LINKBOY_FIELDS(num_batches, every_n_epochs);
 };
 
-/// Calls `update_batch_norm` at the end of training epochs, before the evaluation. This replaces
-/// running averages, which lag behind weights that change fast.
+/// Calls `update_batch_norm` at the end of training epochs, before the evaluation. The result
+/// replaces the running averages, which lag behind weights that change quickly.
 class LINKBOY_API PreciseBatchNorm : public Callback {
  public:
   /// The options type for `make<PreciseBatchNorm>({...})`.

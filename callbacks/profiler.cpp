@@ -33,7 +33,7 @@ std::atomic<bool> has_session = false;
 std::string file_ending(int64_t rank) { return fmt::format("-rank-{}.pt.trace.json", rank); }
 
 /// Returns one more than the highest run number of the files in the folder. Each rank reads only
-/// its own files, because those of other ranks may appear and disappear at the same time.
+/// its own files, because the files of other ranks may appear and disappear during the scan.
 int64_t next_run(const fs::path& directory, int64_t rank) {
   constexpr std::string_view kPrefix = "run-";
   int64_t last = 0;

@@ -39,8 +39,9 @@ struct LINKBOY_API ProfilerSchedule {
 };
 
 struct ProfilerOptions {
-  /// Folder of the traces. Each cycle gets a file `run-1-cycle-1-rank-0.pt.trace.json`; the run
-  /// numbers continue those of the files in the folder.
+  /// Folder of the traces. Each cycle is written to a file such as
+  /// `run-1-cycle-1-rank-0.pt.trace.json`; the run numbers continue those of the files in the
+  /// folder.
   std::filesystem::path directory = "traces";
   /// The micro-steps that are traced.
   ProfilerSchedule schedule{};
@@ -52,7 +53,7 @@ struct ProfilerOptions {
   /// be negative.
   int64_t num_table_rows = 0;
   LINKBOY_FIELDS(directory, schedule, record_shapes, profile_memory, num_table_rows);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"warm_up", "warmup"}};
 };
 
@@ -62,9 +63,9 @@ struct OperatorTime {
   std::string name;
   /// Number of calls.
   int64_t num_calls = 0;
-  /// CPU time in nanoseconds, without the operators that it called.
+  /// CPU time in nanoseconds, excluding the operators that it called.
   int64_t self_cpu_ns = 0;
-  /// CUDA time in nanoseconds of the kernels and copies that it launched itself.
+  /// CUDA time, in nanoseconds, of the kernels and copies that it launched itself.
   int64_t self_cuda_ns = 0;
 };
 
@@ -103,7 +104,7 @@ class LINKBOY_API Profiler : public Callback {
   void on_training_run_end(Trainer& trainer) override { end_run(trainer); }
   void on_exception(Trainer& trainer, std::exception_ptr) override { end_run(trainer); }
 
-  /// The traces that the current or last run has written.
+  /// Paths of the traces that the current or last run has written.
   const std::vector<std::filesystem::path>& traces() const { return traces_; }
   /// Number of traces of that run that could not be written.
   int64_t num_failures() const { return num_failures_; }

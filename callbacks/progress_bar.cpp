@@ -135,8 +135,8 @@ void ProgressBar::advance(Trainer& trainer) {
   Phase& phase = phases_.back();
   phase.num_batches = std::max(phase.num_batches, ++phase.batches_done);
   if (Clock::now() < phase.next_drawing) return;
-  // Requests the loss when a drawing is due, and draws when it has arrived, so that nothing waits
-  // for it.
+  // Requests the loss when a redraw is due, and draws when the loss has arrived, so that nothing
+  // waits for it.
   if (!phase.total) {
     const LossAverage& tracker = tracker_of(trainer);
     phase.total = tracker.total_async();

@@ -28,14 +28,14 @@ struct ProgressBarOptions {
   /// The stream to write to. Not owned; must outlive the callback.
   std::FILE* stream = stderr;
 
-  /// Shortest time between two drawings of the bar.
+  /// Minimum time between two redraws of the bar.
   std::chrono::milliseconds bar_interval{100};
-  /// Shortest time between two plain lines.
+  /// Minimum time between two plain lines.
   std::chrono::milliseconds plain_interval{10'000};
 
   /// If true, also shows the values that the run's MetricCallbacks have measured so far in the
   /// epoch, from this process's samples only; in training, only those with `measure_training`. Each
-  /// drawing then computes the metrics and waits for the device. At the end of the epoch, shows the
+  /// redraw then computes the metrics and waits for the device. At the end of the epoch, shows the
   /// values of all processes.
   bool show_metrics = false;
 
@@ -47,7 +47,7 @@ struct ProgressBarOptions {
 /// the loss only when it draws. Writes only on the first process of each host. Uses colours on a
 /// terminal, unless NO_COLOR is set.
 ///
-/// An evaluation within an epoch has its own bar, and its time does not count for the epoch's bar.
+/// An evaluation within an epoch has its own bar, and its time is not included in the epoch's bar.
 /// Lines from Trainer::print appear above the bar.
 class LINKBOY_API ProgressBar : public Callback {
  public:

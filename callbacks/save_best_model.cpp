@@ -34,7 +34,8 @@ void SaveBestModel::on_training_run_start(Trainer& trainer) {
   bring_saved_here(trainer);
 }
 
-/// Forgets checkpoints that cannot be used, so that a later epoch can become one of the best.
+/// Stops tracking checkpoints that cannot be used, so that a later epoch can become one of the
+/// best.
 void SaveBestModel::bring_saved_here(Trainer& trainer) {
   std::vector<Saved> kept;
   for (Saved& saved : saved_) {
@@ -130,7 +131,7 @@ void SaveBestModel::load_state_dict(const StateDict& state) {
   const auto values = state.get_doubles("values");
   const c10::IValue& epochs = state.at("epochs");
   LINKBOY_CHECK(epochs.isList() && epochs.toListRef().size() == values.size(),
-                "SaveBestModel's state holds ", values.size(),
+                "SaveBestModel's state contains ", values.size(),
                 " values, but a different number of epochs; it was not written by SaveBestModel.");
   const auto paths =
       state.contains("paths") ? state.get_list("paths") : c10::ArrayRef<c10::IValue>();

@@ -21,7 +21,7 @@ struct SaveBestModelOptions {
   std::string monitor = "eval_loss_epoch";
   /// Whether a larger value is an improvement.
   bool greater_is_better = false;
-  /// Whether a new run forgets the best value of the previous run.
+  /// Whether a new run discards the best value of the previous run.
   bool reset_on_train = true;
   /// Whether the checkpoint contains the optimizer's state.
   bool save_optimizer = true;
@@ -31,7 +31,7 @@ struct SaveBestModelOptions {
   bool load_saved_checkpoint = true;
   LINKBOY_FIELDS(path, save_top_k, monitor, greater_is_better, reset_on_train, save_optimizer,
                  save_scheduler, load_saved_checkpoint);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"save_path", "path"}, {"watch_metric", "monitor"}};
 };
 

@@ -43,9 +43,9 @@ struct SaveCheckpointOptions {
 /// `checkpoint_of_epoch` find those that are named by epoch. The files also contain `epoch` and
 /// `num_updates`.
 ///
-/// A run that continues from a checkpoint gets only its weights, its optimizer and its schedule. To
-/// resume bit-identically, save training states; see SaveTrainingState. If a file cannot be
-/// written, the error is printed and the run continues.
+/// A run that continues from a checkpoint restores only the weights, the optimizer and the
+/// schedule. To resume bit-identically, save training states; see SaveTrainingState. If a file
+/// cannot be written, the error is printed and the run continues.
 class LINKBOY_API SaveCheckpoint : public Callback {
  public:
   /// The options type for `make<SaveCheckpoint>({...})`.
@@ -78,8 +78,8 @@ class LINKBOY_API SaveCheckpoint : public Callback {
   std::vector<std::string> saved_;
 };
 
-/// Returns the path of the checkpoint of an epoch that SaveCheckpoint wrote. If `epoch` is not set,
-/// returns that of the last epoch in the directory.
+/// Returns the path of the checkpoint that SaveCheckpoint wrote after `epoch`. If `epoch` is not
+/// set, returns that of the last epoch in the directory.
 /// @throws FileError if there is no such checkpoint; the message lists the existing epochs.
 LINKBOY_API std::filesystem::path checkpoint_of_epoch(const std::filesystem::path& directory,
                                                       std::optional<int64_t> epoch = {});

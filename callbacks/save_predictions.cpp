@@ -133,7 +133,7 @@ void SavePredictions::on_eval_step_end(Trainer& trainer, const Batch& batch,
     } else {
       LINKBOY_CHECK(output.model_outputs.isTensor(), "the model returned a ",
                     output.model_outputs.tagKind(),
-                    "; SavePredictions can write one tensor only. Override "
+                    "; SavePredictions can write only one tensor. Override "
                     "calculate_eval_batch_loss to return the part of interest.");
       rows = output.model_outputs.toTensor();
     }
@@ -147,8 +147,9 @@ void SavePredictions::on_eval_step_end(Trainer& trainer, const Batch& batch,
                   " rows, one for each sample.");
     auto& batches = column.batches;
     LINKBOY_CHECK(batches.empty() || rows.sizes().slice(1) == batches[0].sizes().slice(1), "the ",
-                  column.name, " of a batch have the shape ", rows.sizes(), ", those before ",
-                  batches[0].sizes(), "; all sizes except the first must be the same.");
+                  column.name, " of a batch have the shape ", rows.sizes(),
+                  ", but earlier ones have ", batches[0].sizes(),
+                  "; all sizes except the first must be the same.");
     // Copies rows on the CPU, too, because the loader or the model may reuse the memory.
     batches.push_back(rows.detach().to(at::kCPU, rows.scalar_type(), false, /*copy=*/true));
   }

@@ -34,13 +34,13 @@ struct SavePredictionsOptions {
   LINKBOY_FIELDS(path, outputs, argmax, targets, every_n_epochs);
 };
 
-/// Writes the model's outputs and the targets of an evaluation to one file. Does not write those of
-/// an evaluation that `Trainer::evaluate_now` makes or that ends early.
+/// Writes the model's outputs and the targets of an evaluation to one file. Evaluations by
+/// `Trainer::evaluate_now` and evaluations that end early are not written.
 ///
 /// The rows are in dataset order if the loader does not shuffle; with several processes, this
 /// requires that linkboy distributes the batches. All rows are kept in main memory until the
-/// evaluation ends. With several processes, each then holds the rows of all processes, and the main
-/// process writes the file.
+/// evaluation ends. With several processes, each process then needs memory for the rows of all
+/// processes, and the main process writes the file.
 ///
 /// Requires a model that returns one tensor, whose rows have the same shape in all batches.
 class LINKBOY_API SavePredictions : public Callback {
@@ -48,7 +48,7 @@ class LINKBOY_API SavePredictions : public Callback {
   /// The options type for `make<SavePredictions>({...})`.
   using Options = SavePredictionsOptions;
 
-  /// @throws OptionError if the path has another extension, if nothing is to be written, or if
+  /// @throws OptionError if the path has another extension, if no tensor is selected, or if
   ///         `every_n_epochs` is negative.
   explicit SavePredictions(SavePredictionsOptions options);
 
@@ -61,7 +61,7 @@ class LINKBOY_API SavePredictions : public Callback {
 
   void on_eval_epoch_start(Trainer& trainer) override;
   /// @throws Error if the model did not return a tensor with one row per sample, or if its rows
-  ///         have another shape than before.
+  ///         have a different shape than in earlier batches.
   void on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override;
   /// @throws Error if the rows of the processes differ in shape or dtype, or if the file cannot be
   ///         written in `Trainer::evaluate`. In training, the error of the file is printed and the

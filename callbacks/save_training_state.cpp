@@ -55,8 +55,7 @@ std::string name_of_lost_tensor(const Model& model) {
   return tensors[std::find(first, first + tensors.size(), false) - first].first;
 }
 
-/// Returns the count of the schedule. A schedule that has been loaded may have begun before the
-/// run.
+/// Returns the schedule's number of updates. A loaded schedule may have begun before the run.
 int64_t num_updates_of_schedule(Trainer& trainer) {
   return trainer.scheduler() != nullptr ? trainer.scheduler()->num_updates()
                                         : trainer.num_updates();
@@ -223,7 +222,7 @@ void SaveTrainingState::save_after(const Decay& decay, Trainer& trainer) const {
        .scheduler = options_.save_at_decays->save_scheduler});
 }
 
-/// Decides by the clock of the main process. Collective.
+/// Uses the main process's clock on all processes. Collective.
 bool SaveTrainingState::is_time_due(Trainer& trainer) const {
   if (!options_.every_n_minutes) return false;
   const std::chrono::duration<double, std::ratio<60>> minutes = Clock::now() - last_save_;
@@ -263,7 +262,8 @@ void SaveTrainingState::on_run_exit(Trainer&) { lock_.reset(); }
 
 void SaveTrainingState::save(Trainer& trainer) {
   finish_save(trainer);
-  // A state with NaN in its weights is useless, and `keep_last` would remove good states for it.
+  // A state with NaN in its weights is useless, and saving it would make `keep_last` remove good
+  // ones.
   const Accelerator& accelerator = trainer.accelerator();
   for (const auto& name : accelerator.all_gather_bytes(name_of_lost_tensor(trainer.model()))) {
     if (name.empty()) continue;
@@ -278,7 +278,7 @@ void SaveTrainingState::save(Trainer& trainer) {
   });
   if (!failure.empty()) return count_failure(trainer, failure.c_str());
   name = accelerator.broadcast_bytes(name);
-  // A number is used again if the newest states were removed by hand.
+  // A number is reused if the newest states were removed by hand.
   std::erase(saved_, name);
   // The state must contain its own name, so that `keep_last` applies to it in a run that resumes
   // it.
@@ -331,7 +331,7 @@ void SaveTrainingState::remove_old(bool is_main_process) {
 }
 
 /// Whether this run, or one that it resumes, saved the state. A folder may have been moved, and its
-/// number used again.
+/// number reused.
 bool SaveTrainingState::is_own(const std::filesystem::path& folder) const {
   try {
     const StateDict state = read_checkpoint(folder / kTrainingStateFile,

@@ -26,9 +26,9 @@ struct DecayPhase {
 
 /// How SaveTrainingState saves before and after each decay of a warmup-stable-decay schedule.
 struct DecaySaves {
-  /// The decay phases. If empty, they are those of the scheduler. Its `lengths` must then contain
-  /// "decay 1" (the start of the first phase), "checkpoint 1" (its end), "decay 2" and so on, as
-  /// WsdScheduler's do.
+  /// The decay phases. If empty, the scheduler's decay phases are used. Its `lengths` must then
+  /// contain "decay 1" (the start of the first phase), "checkpoint 1" (its end), "decay 2" and so
+  /// on, as WsdScheduler's do.
   std::vector<DecayPhase> phases{};
   /// Whether the checkpoint after a decay contains the optimizer's state.
   bool save_optimizer = true;
@@ -56,15 +56,15 @@ struct SaveTrainingStateOptions {
   std::optional<int64_t> every_n_updates{};
   /// If set, saves after every n-th epoch. Must be at least 1.
   std::optional<int64_t> every_n_epochs{};
-  /// If set, saves after the first update that ends this many minutes or more after the previous
+  /// If set, saves after the first update that ends at least this many minutes after the previous
   /// save or the start of the run. Must be positive.
   std::optional<double> every_n_minutes{};
   /// If true, saves when the run ends: at the end of its last epoch, or when it is stopped. Does
   /// not save if a NaN ends the run.
   bool save_at_end = true;
 
-  /// If set, saves before and after each decay, under names with the number of updates, and keeps
-  /// all these files:
+  /// If set, saves before and after each decay. The names contain the number of updates, and
+  /// `keep_last` does not apply to them:
   ///
   ///     checkpoint_90_wsd_pre_decay/         a training state from which a longer schedule can
   ///                                          continue; see
@@ -76,9 +76,9 @@ struct SaveTrainingStateOptions {
   /// by `step`). If the schedule begins with a decay, nothing is saved before that decay.
   std::optional<DecaySaves> save_at_decays{};
 
-  /// If set, loads this checkpoint when a run starts that is not resumed. It is a checkpoint file
-  /// or the folder of a training state, from which the weights, the optimizer and the schedule are
-  /// loaded. The run still starts at its first epoch; with
+  /// If set, loads this checkpoint at the start of a run that does not resume a training state. It
+  /// is a checkpoint file or the folder of a training state, from which the weights, the optimizer
+  /// and the schedule are loaded. The run still starts at its first epoch; with
   /// WsdSchedulerOptions::is_continuation_from_checkpoint, the schedule starts from its beginning,
   /// too.
   std::optional<std::filesystem::path> initial_checkpoint{};
@@ -94,7 +94,7 @@ struct SaveTrainingStateOptions {
 
   LINKBOY_FIELDS(directory, every_n_updates, every_n_epochs, every_n_minutes, save_at_end,
                  save_at_decays, initial_checkpoint, keep_last, asynchronous);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"at_end", "save_at_end"},
                                               {"at_decays", "save_at_decays"}};
 };
@@ -102,7 +102,7 @@ struct SaveTrainingStateOptions {
 /// Saves training states from which `TrainOptions::resume_from` resumes bit-identically. Pass it
 /// the folder of a state or `directory / "latest"`.
 ///
-/// If a state cannot be written (because the disk or the memory is full), the error is printed,
+/// If a state cannot be written (for example, because the disk is full), the error is printed,
 /// earlier states are kept, and the run continues. After a stop request, the state is saved
 /// directly after the update in progress. The callback is called after most others (see
 /// Phase::save), so that the state contains their results.

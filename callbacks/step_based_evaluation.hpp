@@ -12,13 +12,13 @@ struct StepBasedEvaluationOptions {
   /// Number of updates between two evaluations. Must be at least 1.
   int64_t every_n_updates = 1;
   LINKBOY_FIELDS(every_n_updates);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"eval_every_n_updates", "every_n_updates"}};
 };
 
-/// Makes intermediate evaluations. Records the loss as `intermediate_eval_loss`; the names of other
+/// Runs intermediate evaluations. Records the loss as `intermediate_eval_loss`; the names of other
 /// metrics begin with `intermediate_`, too. Training then continues unchanged, in training mode. If
-/// a stop request interrupts or prevents an evaluation, the resumed run makes it.
+/// a stop request interrupts or prevents an evaluation, the resumed run performs it.
 class LINKBOY_API StepBasedEvaluation : public Callback {
  public:
   /// The options type for `make<StepBasedEvaluation>({...})`.

@@ -97,7 +97,7 @@ void StochasticWeightAveraging::on_train_update_end(Trainer& trainer) {
 void StochasticWeightAveraging::on_training_run_end(Trainer& trainer) {
   restore_lrs(trainer);
   if (was_cut_short()) return;
-  // Only after states were saved: a longer run that resumes trains the whole epoch.
+  // Only now, after states were saved, because a longer run that resumes trains the entire epoch.
   if (trainer.is_epoch_cut_short() && !options_.every_n_updates && last_update_ > start_) {
     average();
   }

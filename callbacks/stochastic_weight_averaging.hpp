@@ -36,12 +36,12 @@ struct StochasticWeightAveragingOptions {
   /// The curve of the learning rate during `num_annealing_updates`.
   Annealing annealing = Annealing::cosine;
 
-  /// If true, passes over the training data once at the end of the run, so that the statistics of
-  /// BatchNorm layers fit the averaged weights.
+  /// If true, runs the averaged model over the training data once at the end of the run, so that
+  /// the statistics of BatchNorm layers fit the averaged weights.
   bool update_batch_norm = true;
   /// The forward pass for `update_batch_norm`. If empty, the model is called with the batch's
-  /// `input()`. If the model trains BatchNorm layers, the first micro-step also makes this forward
-  /// pass once, in evaluation mode, so that an error is found early.
+  /// `input()`. If the model trains BatchNorm layers, the first micro-step also performs this
+  /// forward pass once, in evaluation mode, so that an error is found early.
   std::function<void(Trainer&, const Batch&)> forward{};
 
   /// If true, evaluates the averaged model at the end of the run. The metrics are named
@@ -55,11 +55,11 @@ struct StochasticWeightAveragingOptions {
 /// Stochastic weight averaging (Izmailov et al., 2018): computes the unweighted mean of the model's
 /// weights over the last phase of a run, and puts it into the model at the end of the run.
 ///
-/// The model keeps its own weights if the run was stopped on request or by a NaN, or before the
-/// first average. After any other stop, the averaged model is not evaluated. A training state that
-/// is saved after the averages are in the model still contains the weights from which training
-/// continues. With SaveBestModel, set `load_saved_checkpoint` to false: it is called later and
-/// would replace the averages.
+/// The model keeps its own weights if the run was stopped on request or by a NaN, or if it ends
+/// before the first average. After any other stop, the averaged model is not evaluated. A training
+/// state that is saved after the averages are in the model still contains the weights from which
+/// training continues. With SaveBestModel, which is called later, set `load_saved_checkpoint` to
+/// false; otherwise it replaces the averages.
 ///
 /// With several processes, each process keeps the same average of the parameters; the statistics of
 /// BatchNorm layers are computed over the batches of all processes. The statistics of TorchScript
@@ -101,7 +101,7 @@ class LINKBOY_API StochasticWeightAveraging : public AveragingCallback {
   int64_t start_ = 0;
   int64_t num_annealing_ = 0;
   std::vector<double> lrs_before_;  // of each param group, when the phase began
-  bool is_ending_ = false;  // the averages are in the model, but the end of the run is not done
+  bool is_ending_ = false;  // the averages are in the model, and the run's end is in progress
   bool is_lr_changed_ = false;
   bool is_forward_unchecked_ = false;
 };

@@ -30,18 +30,19 @@ namespace linkboy {
 /// The handlers are installed during a run and replaced by the previous ones after it. If a signal
 /// arrived during the run, the handlers stay until this object is destroyed or another run begins.
 /// Until one second after the first signal, they protect the program's work after the run, such as
-/// saving a last checkpoint; a later signal ends the process as if the handlers were not installed.
-/// A signal that the program ignores (SIGHUP under nohup) stays ignored. Only one run of a process
-/// at a time can have the handlers. The callback is called after all others, so that their work at
-/// the end of a run is protected.
+/// saving a last checkpoint; a later signal ends the process with the signal's default action. A
+/// signal that the program ignores (SIGHUP under nohup) stays ignored. Only one run of a process at
+/// a time can use the handlers. The callback is called after all others, so that their work at the
+/// end of a run is protected.
 class LINKBOY_API StopOnSignal : public Callback {
  public:
   ~StopOnSignal() override;
 
-  /// Returns the first signal that arrived during the current or last run.
+  /// Returns the first signal that arrived during the current or last run, or nullopt if there was
+  /// none.
   std::optional<int> signal() const;
 
-  /// @throws Error if another run of this process has the handlers.
+  /// @throws Error if another run of this process uses the handlers.
   /// @{
   void on_training_run_start(Trainer& trainer) override { install(trainer); }
   void on_evaluation_run_start(Trainer& trainer) override { install(trainer); }

@@ -37,8 +37,8 @@ void TerminateOnNaN::on_eval_epoch_end(Trainer& trainer) {
   check_all(trainer.eval_loss_average(), "validation");
 }
 
-// The tracker's sum stays NaN or infinite after such a loss, so nothing more is computed on the
-// device.
+// The tracker's sum stays NaN or infinite after such a loss, so the check does not need additional
+// work on the device.
 void TerminateOnNaN::check_step(const LossAverage& tracker, const StepOutput& output,
                                 const char* phase) {
   const bool is_deferred = !output.loss.is_cpu() || options_.defer_on_cpu;

@@ -12,23 +12,23 @@ namespace linkboy {
 class LossAverage;
 
 struct TerminateOnNaNOptions {
-  /// Losses on a CUDA device are checked without waiting for them: when they have arrived, at most
-  /// this many micro-steps later, and at the end of each epoch. Must be at least 1.
+  /// Losses on a CUDA device are checked when they arrive, at the latest this many micro-steps
+  /// later, and at the end of each epoch. Must be at least 1.
   int64_t max_delay_micro_steps = 50;
 
   /// If true, losses on the CPU are checked with this delay, too.
   bool defer_on_cpu = false;
 
   LINKBOY_FIELDS(max_delay_micro_steps, defer_on_cpu);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"max_delay_steps", "max_delay_micro_steps"}};
 };
 
 /// Ends the run (StopReason::nan) when a loss is NaN or infinite. On the CPU, this happens before
-/// the backward pass, so the weights are not affected. On a CUDA device, the updates of at most
-/// `max_delay_micro_steps` further micro-steps are made first, and the weights may be NaN. In this
-/// case, resume from a training state or a checkpoint; SaveTrainingState does not save such
-/// weights.
+/// the backward pass, so the weights are not affected. On a CUDA device, up to
+/// `max_delay_micro_steps` further micro-steps and their updates run first, and the weights may be
+/// NaN. In this case, resume from a training state or a checkpoint; SaveTrainingState does not save
+/// such weights.
 class LINKBOY_API TerminateOnNaN : public Callback {
  public:
   /// The options type for `make<TerminateOnNaN>({...})`.

@@ -10,19 +10,18 @@
 namespace linkboy {
 
 struct TimeLimitOptions {
-  /// The wall time that a training run can take, such as `std::chrono::hours(12)`. Must be
-  /// positive.
+  /// Maximum wall time of a training run, such as `std::chrono::hours(12)`. Must be positive.
   Required<std::chrono::milliseconds> max_time;
 };
 
 /// Ends a training run in an orderly way (StopReason::stop_request) when it has reached its time
-/// limit. Evaluations count. The run ends after the update in progress; an evaluation ends as
+/// limit. Evaluation time counts. The run ends after the update in progress; an evaluation ends as
 /// described at `Trainer::request_stop`. A resumed run continues with the remaining time; the time
 /// between the runs does not count.
 ///
 /// The limit does not reserve time for work after the stop, such as saving; choose it with a
-/// margin. With several processes, the first process that reaches the limit ends the run of all.
-/// `Trainer::evaluate` has no limit.
+/// margin. With several processes, the first process that reaches the limit ends the run on all
+/// processes. `Trainer::evaluate` has no limit.
 class LINKBOY_API TimeLimit : public Callback {
  public:
   /// The options type for `make<TimeLimit>({...})`.

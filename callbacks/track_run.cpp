@@ -62,10 +62,10 @@ TrackRun::TrackRun(std::vector<std::shared_ptr<Tracker>> trackers, TrackRunOptio
                        options_.flush_seconds, "; it must not be negative.");
   for (auto& tracker : trackers) {
     LINKBOY_CHECK_OPTION(tracker != nullptr, "TrackRun's tracker ", sinks_.size(),
-                         " is null; give an object.");
+                         " is null; pass a tracker.");
     for (const Sink& sink : sinks_) {
       LINKBOY_CHECK_OPTION(sink.tracker != tracker, "TrackRun's tracker ", sinks_.size(),
-                           " was given before; give each one once.");
+                           " is the same object as an earlier one; pass each tracker only once.");
     }
     sinks_.push_back({std::move(tracker)});
   }
@@ -437,7 +437,7 @@ void TrackRun::load_state_dict(const StateDict& state) {
   }
   updates_before_ = state.get_int("updates_before");
   window_.reset();
-  if (state.contains("window_loss")) {  // states of version 0.1 do not have it
+  if (state.contains("window_loss")) {  // earlier builds of 0.1 did not save it
     window_.restore(state.get_double("window_loss"), state.get_int("window_samples"));
   }
   load_places(state.contains("places") ? state.get_dict("places") : StateDict());

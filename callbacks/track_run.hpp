@@ -22,8 +22,8 @@ namespace linkboy {
 struct TrackRunOptions {
   /// The name of the run in the trackers. May be empty.
   std::string name{};
-  /// Entries to record in addition to the values that the run's options resolved to. They replace
-  /// entries of the same name.
+  /// Entries to record in addition to the resolved options of the run. They replace entries with
+  /// the same name.
   TrackedRun::Entries config{};
   /// Number of updates between two records of the training loss, learning rate and speed. Must be
   /// at least 1.
@@ -44,21 +44,21 @@ struct TrackRunOptions {
 ///
 /// - Every `every_n_updates` updates: `train_loss`, the mean over the main process's samples since
 ///   the previous record in this epoch; `learning_rate` of that update, or `learning_rate_group_N`
-///   for each of several param groups; and `samples_per_second` of all processes, without
-///   evaluations. No update waits for its loss: the record is written when the number has arrived.
+///   for each of several param groups; and `samples_per_second` of all processes, excluding
+///   evaluations. No update waits for its loss: the record is written when the loss has arrived.
 /// - Each new value of the run history once, as in LogMetrics.
-/// - With `histograms_every_n_epochs`: histograms of all weights at the end of an epoch, as
-///   `weights/NAME`, and of the gradients in its first update, before clipping, as
+/// - With `histograms_every_n_epochs`: histograms of all weights after the last update of the
+///   epoch, as `weights/NAME`, and of the gradients in its first update, before clipping, as
 ///   `gradients/NAME`. Recording them waits for the device.
 ///
-/// A run that resumes from a training state continues the records that the state names
-/// (Tracker::place), regardless of other runs with the same name.
+/// A run that resumes from a training state continues the records whose places (Tracker::place) the
+/// state contains, regardless of other runs with the same name.
 ///
 /// Another `train` starts a new record, unless it continues the run history; in that case it
 /// continues the record. `evaluate` continues the record of the previous training run, if there is
 /// one.
 ///
-/// If a tracker cannot start, the run ends before training. If a tracker fails later, the error is
+/// If a tracker cannot start, the run fails before training. If a tracker fails later, the error is
 /// printed, and the rest of the run is not recorded in this tracker. The callback is called after
 /// most others, so that it gets their metrics.
 class LINKBOY_API TrackRun : public Callback {

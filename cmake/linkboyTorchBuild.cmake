@@ -1,5 +1,5 @@
 # Describes the target torch, even if another CMake directory found it. Sets
-#   TORCH_INSTALL_PREFIX    like LibTorch does in the directory that finds it
+#   TORCH_INSTALL_PREFIX    as LibTorch does in the directory that finds it
 #   linkboy_torch_version   e.g. 2.11
 #   linkboy_torch_build     e.g. "2.11 for CUDA 13". LibTorch's C++ interface is stable only within such a
 #                           build, that is, between patch releases.

@@ -1,4 +1,4 @@
-// A Trainer that raises a custom event, and two callbacks that handle it.
+// A Trainer that fires a custom event, and two callbacks that handle it.
 
 #include <torch/torch.h>
 
@@ -6,8 +6,8 @@
 #include <linkboy/scheduler.hpp>
 #include <linkboy/trainer.hpp>
 
-/// Raised when the evaluation loss falls to a milestone: 1, 1/2, 1/4, ... The payload is the loss
-/// as a double.
+/// Fired when the evaluation loss falls to a milestone: 1, 1/2, 1/4, ... The payload is the loss as
+/// a double.
 constexpr const char* kMilestone = "milestone";
 
 class MilestoneTrainer : public linkboy::Trainer {

@@ -25,8 +25,8 @@ linkboy::TensorDataset make_images(int64_t count, uint64_t seed) {
   return {images, images.to(at::kFloat).mean({2, 3}).argmax(1)};
 }
 
-/// Loads all weights except those of the head, which is for other classes, and except the
-/// batch-norm counters, which older files do not have.
+/// Loads all weights except those of the head, whose classes differ, and the batch-norm counters,
+/// which older files do not have.
 void load_backbone(linkboy::Model model, const std::filesystem::path& path) {
   linkboy::StateDict state = linkboy::read_checkpoint(path);
   for (const auto& [name, value] : model.state_dict().entries()) {

@@ -1,4 +1,4 @@
-// Measures the accuracy inside the loop, in overridden methods of the evaluation.
+// Measures the accuracy inside the loop, by overriding methods of the evaluation.
 
 #include <torch/torch.h>
 

@@ -19,7 +19,7 @@ int main() {
   auto net = shapes::make_cnn();
   auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 3e-3);
   // With this decay, the average covers about 50 updates, which is one and a half epochs. At the
-  // end of training, the model gets the averaged weights.
+  // end of training, the model receives the averaged weights.
   auto ema = linkboy::make<linkboy::ModelEma>({.decay = 0.98, .apply_at_end = true});
   auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = shapes::kNumClasses});
   auto metrics = linkboy::make<linkboy::MetricCallback>({{"accuracy", accuracy}});

@@ -20,8 +20,8 @@ constexpr int64_t kFullSize = 28;
 /// The size of the images in each epoch.
 constexpr std::array<int64_t, 6> kSizes = {12, 12, 20, 20, 28, 28};
 
-/// Resizes a batch to the size of its epoch. The context contains this epoch, whichever thread runs
-/// the transform.
+/// Resizes a batch to the size of its epoch. The context contains the epoch, regardless of the
+/// thread that runs the transform.
 linkboy::Batch resize(linkboy::Batch batch, const linkboy::TransformContext& context) {
   namespace F = torch::nn::functional;
   const int64_t size = kSizes.at(context.epoch - 1);
@@ -34,7 +34,8 @@ linkboy::Batch resize(linkboy::Batch batch, const linkboy::TransformContext& con
   return {F::interpolate(batch.input(), options), batch.target()};
 }
 
-/// Returns the fraction of the pixels that the same number of epochs at full size would use.
+/// Returns the number of pixels in the run, divided by that of a run whose epochs are all at full
+/// size.
 double part_of_pixels() {
   double pixels = 0.0;
   for (const int64_t size : kSizes) pixels += static_cast<double>(size * size);

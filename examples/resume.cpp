@@ -43,22 +43,22 @@ std::vector<at::Tensor> train(const linkboy::Dataset& data, uint64_t seed,
 void run(const fs::path& folder) {
   const linkboy::Dataset data = make_data(1000);
   const auto save = [&] {
-    // A killed process saves nothing at the end, so this run must not do so either.
+    // A killed process does not save a state at the end, so this run must not either.
     return linkboy::make<linkboy::SaveTrainingState>(
         {.directory = folder, .every_n_updates = 10, .save_at_end = false, .keep_last = 1});
   };
-  // Stops the run after update 25 to simulate a power failure.
+  // Stops the run after update 25 to simulate a kill.
   const auto kill =
       linkboy::make<linkboy::LambdaCallback>({.on_train_update_end = [](linkboy::Trainer& trainer) {
         if (trainer.num_updates() == 25) trainer.request_stop();
       }});
-  const auto undisturbed = train(data, /*seed=*/1, {});
+  const auto uninterrupted = train(data, /*seed=*/1, {});
   train(data, /*seed=*/1, {save(), kill});
   // The seed differs, so the weights can be equal only if the training state restores everything.
   const auto resumed = train(data, /*seed=*/2, {save()}, folder / "latest");
 
-  const bool are_equal = std::equal(resumed.begin(), resumed.end(), undisturbed.begin(),
-                                    undisturbed.end(), torch::equal);
+  const bool are_equal = std::equal(resumed.begin(), resumed.end(), uninterrupted.begin(),
+                                    uninterrupted.end(), torch::equal);
   std::printf("the resumed and the uninterrupted run end with identical weights: %s\n",
               are_equal ? "yes" : "no");
   if (!are_equal) throw linkboy::cli::ExitStatus{1};
@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
       throw linkboy::cli::UsageError("the only argument is the folder of the training states.");
     }
     const fs::path own = "output/resume";
-    if (arguments.empty()) fs::remove_all(own);  // training states of an earlier start
+    if (arguments.empty()) fs::remove_all(own);  // training states of an earlier call
     run(arguments.empty() ? own : fs::path(arguments[0]));
   });
 }

@@ -10,12 +10,12 @@ namespace linkboy {
 struct AccuracyOptions {
   /// Number of classes. Must be at least 2.
   Required<int64_t> num_classes;
-  /// A prediction is correct if the label is among this many highest scores. Must be in
+  /// A prediction is correct if the label is among the `top_k` highest scores. Must be in
   /// [1, num_classes]. If above 1, the outputs must be scores of all classes.
   int64_t top_k = 1;
   /// How the values of the classes are combined. With two classes, `binary` is the same as `micro`.
   Average average = Average::micro;
-  /// Label of samples that do not count. It does not have to be a class.
+  /// Label of samples to ignore. It does not have to be in [0, num_classes).
   std::optional<int64_t> ignore_index{};
   /// If the outputs have one score per sample, scores above this value are class 1. The outputs are
   /// compared without conversion: use 0.5 for probabilities and 0 for logits. Must not be NaN.
@@ -24,8 +24,8 @@ struct AccuracyOptions {
   LINKBOY_FIELDS(num_classes, top_k, average, ignore_index, threshold);
 };
 
-/// The share of the samples that are predicted correctly; for a single class, the share of the
-/// samples with its label. 0 if there are no such samples.
+/// The fraction of samples that are predicted correctly. The value of a single class counts only
+/// the samples with its label. The value is 0 if there are no such samples.
 class LINKBOY_API Accuracy : public ClassCountsMetric {
  public:
   /// The options type for `make<Accuracy>({...})`.

@@ -9,7 +9,7 @@ double trapezoid_area(const RankingCurve& curve) {
   const double num_pairs =
       static_cast<double>(curve.num_positives) * static_cast<double>(curve.num_negatives);
   if (num_pairs == 0.0) return 0.0;
-  // In double, because the area for 2^31 positives and as many negatives overflows an int64.
+  // In double, because the area for 2^31 positives and 2^31 negatives would overflow an int64.
   const at::Tensor heights = curve.true_positives.to(at::kDouble);
   const at::Tensor doubled_heights = heights.slice(0, 1) + heights.slice(0, 0, -1);
   const at::Tensor doubled_area =

@@ -48,7 +48,7 @@ at::Tensor ClassCountsMetric::averaged(const Counts& counts) const {
   const at::Tensor num_labels = counts.true_positives + counts.false_negatives;
   at::Tensor weights = num_labels;
   if (score_.average == Average::macro) {
-    // With top_k, a wrong prediction is one of several, so it does not make its class occur.
+    // With top_k, a wrong prediction is one of several, so its class does not count as present.
     const bool is_top_1 = predictions_.top_k == 1;
     weights = (is_top_1 ? num_labels + counts.false_positives : num_labels).ne(0).to(at::kDouble);
   }

@@ -32,7 +32,7 @@ struct ClassificationOptions {
   Required<int64_t> num_classes;
   /// How the values of the classes are combined.
   Average average = Average::macro;
-  /// Label of samples that do not count. It does not have to be a class.
+  /// Label of samples to ignore. It does not have to be in [0, num_classes).
   std::optional<int64_t> ignore_index{};
   /// If the outputs have one score per sample, scores above this value are class 1. The outputs are
   /// compared without conversion: use 0.5 for probabilities and 0 for logits. Must not be NaN.
@@ -47,12 +47,12 @@ struct ClassScoreOptions {
   /// How the values of the classes are combined.
   Average average = Average::macro;
   double true_positive_weight = 1.0;   ///< samples of the class that are predicted correctly
-  double false_negative_weight = 0.0;  ///< samples of the class that are predicted as another
+  double false_negative_weight = 0.0;  ///< samples of the class that are predicted as another one
   double false_positive_weight = 0.0;  ///< samples of other classes that are predicted as this one
   double undefined_score = 0.0;        ///< the value of 0/0 for a class or for all samples
   double undefined_average = 0.0;      ///< the mean if no class occurs
   /// If true, predictions of the class `ignore_index` do not count as its false positives, so this
-  /// class does not occur.
+  /// class counts as absent.
   bool drop_ignored_class = false;
 };
 
@@ -61,6 +61,7 @@ struct ClassScoreOptions {
 class LINKBOY_API ClassCountsMetric : public Metric {
  public:
   /// Adds a batch. `predict_classes` describes the outputs and targets.
+  /// @throws Error under the same conditions as `predict_classes`.
   void update(const at::Tensor& outputs, const at::Tensor& targets) override;
 
  protected:

@@ -15,10 +15,10 @@ namespace linkboy {
 struct ClassPredictionOptions {
   /// Number of classes. Must be at least 2.
   Required<int64_t> num_classes;
-  /// A prediction is correct if the label is among this many highest scores. Must be in
+  /// A prediction is correct if the label is among the `top_k` highest scores. Must be in
   /// [1, num_classes].
   int64_t top_k = 1;
-  /// Label of samples that do not count. It does not have to be a class.
+  /// Label of samples to ignore. It does not have to be in [0, num_classes).
   std::optional<int64_t> ignore_index{};
   /// If the outputs have one score per sample, scores above this value are class 1. Must not be
   /// NaN.
@@ -27,11 +27,11 @@ struct ClassPredictionOptions {
   /// Checks the options.
   /// @throws OptionError if `num_classes`, `top_k` or `threshold` is out of range.
   void check() const;
-  /// Returns the text of an error that says which labels are valid.
+  /// Returns an error text that states which labels are valid.
   std::string label_rule() const;
 };
 
-/// The predictions and labels of a batch, in one dimension with one element per sample.
+/// The predictions and labels of a batch. Each tensor is [N], with one element per sample.
 struct ClassPredictions {
   at::Tensor predicted;  ///< int64, in [0, num_classes)
   at::Tensor labels;     ///< int64, in [0, num_classes)

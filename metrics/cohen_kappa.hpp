@@ -21,7 +21,7 @@ struct CohenKappaOptions {
   Required<int64_t> num_classes;
   /// The weight of a disagreement.
   KappaWeights weights = KappaWeights::none;
-  /// Label of samples that do not count. It does not have to be a class.
+  /// Label of samples to ignore. It does not have to be in [0, num_classes).
   std::optional<int64_t> ignore_index{};
   /// If the outputs have one score per sample, scores above this value are class 1. The outputs are
   /// compared without conversion: use 0.5 for probabilities and 0 for logits. Must not be NaN.
@@ -30,9 +30,9 @@ struct CohenKappaOptions {
   LINKBOY_FIELDS(num_classes, weights, ignore_index, threshold);
 };
 
-/// Cohen's kappa: how much labels and predictions agree beyond chance; 1 is complete agreement. The
-/// value is NaN if no disagreement is expected by chance, as with a single class, or if there are
-/// no samples.
+/// Cohen's kappa: the agreement of labels and predictions beyond chance; 1 is complete agreement.
+/// The value is NaN if no disagreement is expected by chance, for example because only one class
+/// occurs, or if there are no samples.
 class LINKBOY_API CohenKappa : public ConfusionCountsMetric {
  public:
   /// The options type for `make<CohenKappa>({...})`.

@@ -16,6 +16,7 @@ namespace linkboy {
 class LINKBOY_API ConfusionCountsMetric : public Metric {
  public:
   /// Adds a batch. `predict_classes` describes the outputs and targets.
+  /// @throws Error under the same conditions as `predict_classes`.
   void update(const at::Tensor& outputs, const at::Tensor& targets) override;
 
  protected:

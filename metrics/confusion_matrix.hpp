@@ -12,7 +12,7 @@ enum class Normalize {
   none,         ///< no division
   labels,       ///< the number of samples with the label; each row adds up to 1
   predictions,  ///< the number of samples with the prediction; each column adds up to 1
-  all,          ///< the number of all samples
+  all,          ///< the total number of samples
 };
 
 LINKBOY_ENUM_NAMES(Normalize, none, labels, predictions, all)
@@ -22,7 +22,7 @@ struct ConfusionMatrixOptions {
   Required<int64_t> num_classes;
   /// The divisor of the counts.
   Normalize normalize = Normalize::none;
-  /// Label of samples that do not count. It does not have to be a class.
+  /// Label of samples to ignore. It does not have to be in [0, num_classes).
   std::optional<int64_t> ignore_index{};
   /// If the outputs have one score per sample, scores above this value are class 1. The outputs are
   /// compared without conversion: use 0.5 for probabilities and 0 for logits. Must not be NaN.

@@ -8,9 +8,10 @@
 namespace linkboy {
 
 /// The Dice coefficient 2 |A n B| / (|A| + |B|) over all batches, where A is the set of samples
-/// (pixels) of a class and B is the set of samples that are predicted as that class. A class that
-/// does not occur has the value NaN and is left out of the mean; if no class occurs, the mean is
-/// NaN. The class `ignore_index` does not occur, even if it is predicted.
+/// (pixels) of a class and B is the set of samples that are predicted as that class. An absent
+/// class, which is neither a label nor predicted, has the value NaN and is left out of the mean; if
+/// all classes are absent, the mean is NaN. The class `ignore_index` is treated as absent, even if
+/// it is predicted.
 class LINKBOY_API Dice : public ClassCountsMetric {
  public:
   /// The options type for `make<Dice>({...})`.

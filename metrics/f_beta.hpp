@@ -14,7 +14,7 @@ struct FBetaOptions {
   double beta = 1.0;
   /// How the values of the classes are combined.
   Average average = Average::macro;
-  /// Label of samples that do not count. It does not have to be a class.
+  /// Label of samples to ignore. It does not have to be in [0, num_classes).
   std::optional<int64_t> ignore_index{};
   /// If the outputs have one score per sample, scores above this value are class 1. The outputs are
   /// compared without conversion: use 0.5 for probabilities and 0 for logits. Must not be NaN.

@@ -5,7 +5,7 @@
 namespace linkboy {
 
 FunctionMetric::FunctionMetric(Function function) : function_(std::move(function)) {
-  LINKBOY_CHECK_OPTION(function_, "the function of the FunctionMetric is empty; give a function.");
+  LINKBOY_CHECK_OPTION(function_, "the function of the FunctionMetric is empty; pass a function.");
 }
 
 void FunctionMetric::update(const at::Tensor& outputs, const at::Tensor& targets) {

@@ -7,8 +7,8 @@
 
 namespace linkboy {
 
-/// The mean of the values that a function returns for the batches: one value per sample, [N], or
-/// one scalar, which counts as one value.
+/// The mean of the values that a function returns for each batch: either one value per sample, [N],
+/// or one scalar, which counts as a single value.
 ///
 ///     auto is_close = [](const at::Tensor& output, const at::Tensor& target) {
 ///       return (output - target).abs().lt(0.1).squeeze(1);

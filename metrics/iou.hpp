@@ -8,9 +8,9 @@
 namespace linkboy {
 
 /// Intersection over union (Jaccard index) of the samples (pixels) of a class and the samples that
-/// are predicted as that class. A class that does not occur has the value 0 and is left out of the
-/// mean; if no class occurs, the mean is NaN. The class `ignore_index` does not occur, even if it
-/// is predicted.
+/// are predicted as that class. An absent class, which is neither a label nor predicted, has the
+/// value 0 and is left out of the mean; if all classes are absent, the mean is NaN. The class
+/// `ignore_index` is treated as absent, even if it is predicted.
 class LINKBOY_API IoU : public ClassCountsMetric {
  public:
   /// The options type for `make<IoU>({...})`.

@@ -10,7 +10,7 @@ namespace linkboy {
 struct MatthewsCorrCoefOptions {
   /// Number of classes. Must be at least 2.
   Required<int64_t> num_classes;
-  /// Label of samples that do not count. It does not have to be a class.
+  /// Label of samples to ignore. It does not have to be in [0, num_classes).
   std::optional<int64_t> ignore_index{};
   /// If the outputs have one score per sample, scores above this value are class 1. The outputs are
   /// compared without conversion: use 0.5 for probabilities and 0 for logits. Must not be NaN.
@@ -19,11 +19,11 @@ struct MatthewsCorrCoefOptions {
   LINKBOY_FIELDS(num_classes, ignore_index, threshold);
 };
 
-/// The Matthews correlation coefficient of labels and predictions, in [-1, 1]. If the fraction is
-/// 0/0, the value is 0. Two classes are treated as in torchmetrics 1.9.0: the value is 1 if all
-/// samples are correct and -1 if all samples are wrong. Otherwise, if only one class is predicted
-/// or only one class is a label, it is (c - w) / sqrt((c + w) * c * w) for c correct and w wrong
-/// samples.
+/// The Matthews correlation coefficient of labels and predictions, in [-1, 1]. If the formula
+/// results in 0/0, the value is 0. Two classes are treated as in torchmetrics 1.9.0: the value is 1
+/// if all samples are correct and -1 if all samples are wrong. Otherwise, if only one class is
+/// predicted or only one class occurs as a label, the value is (c - w) / sqrt((c + w) * c * w) for
+/// c correct and w wrong samples.
 class LINKBOY_API MatthewsCorrCoef : public ConfusionCountsMetric {
  public:
   /// The options type for `make<MatthewsCorrCoef>({...})`.

@@ -13,7 +13,7 @@ MeanMetric::MeanMetric(MeanMetricOptions options) : options_(options) {
 }
 
 void MeanMetric::update(const at::Tensor& values, const at::Tensor& weights) {
-  LINKBOY_CHECK(values.defined(), "MeanMetric: the values are undefined; give a tensor.");
+  LINKBOY_CHECK(values.defined(), "MeanMetric: the values are undefined; pass a tensor.");
   LINKBOY_CHECK(!values.is_complex(), "MeanMetric: the values are ", values.scalar_type(),
                 "; they must be real numbers.");
   at::Tensor terms = values.detach().to(at::kDouble);

@@ -8,21 +8,21 @@
 namespace linkboy {
 
 struct MeanMetricOptions {
-  /// If true, leaves out values that are NaN or have a weight that is NaN. If false, such a value
-  /// makes the mean NaN.
+  /// If true, skips values that are NaN or whose weight is NaN. If false, such a value makes the
+  /// mean NaN.
   bool ignore_nan = false;
 };
 
 /// The weighted mean of values, such as losses: the sum of value * weight, divided by the sum of
 /// the weights.
 ///
-/// The value is NaN if both sums are zero, as before the first value.
+/// The value is NaN if both sums are zero, for example before the first value.
 class LINKBOY_API MeanMetric : public Metric {
  public:
   /// The options type for `make<MeanMetric>({...})`.
   using Options = MeanMetricOptions;
 
-  /// Makes a metric with these options.
+  /// Creates a metric with these options.
   explicit MeanMetric(MeanMetricOptions options = {});
 
   /// Adds values.

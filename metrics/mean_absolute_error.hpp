@@ -16,11 +16,12 @@ struct MeanAbsoluteErrorOptions {
   LINKBOY_FIELDS(num_outputs);
 };
 
-/// The mean of |output - target| over all elements or, if `num_outputs` is above 1, over the rows.
+/// The mean of |output - target| over all elements or, if `num_outputs` is above 1, over the rows
+/// of each column.
 ///
 /// Outputs and targets have the same shape: any shape if `num_outputs` is 1, otherwise
-/// [N, num_outputs]. The value is a scalar, or has the shape [num_outputs]. It is NaN before the
-/// first element.
+/// [N, num_outputs]. The value is a scalar, or [num_outputs] if `num_outputs` is above 1. It is NaN
+/// before the first element.
 class LINKBOY_API MeanAbsoluteError : public MeanErrorMetric {
  public:
   /// The options type for `make<MeanAbsoluteError>({...})`.

@@ -86,8 +86,8 @@ void Metric::check_values(std::size_t rule, const at::Tensor& values,
 }
 
 void Metric::follow(const at::Tensor& batch) {
-  // Do not wait for work that the device still has to do. A move to the CPU does wait, because its
-  // values are read immediately.
+  // Do not wait for pending work on the device. A move to the CPU does wait, because the values are
+  // read immediately.
   const bool non_blocking = !batch.is_cpu();
   const auto move = [&](at::Tensor& tensor) {
     tensor = tensor.to(batch.device(), tensor.scalar_type(), non_blocking);

@@ -20,12 +20,12 @@ namespace linkboy {
 ///     double value = accuracy.compute().item<double>();
 ///
 /// A metric keeps a few tensors, its states, on the device of the batches. `update` never waits for
-/// a CUDA device. If a value there is invalid (a label out of range), `compute` throws; on the CPU,
-/// `update` throws immediately. A batch that `update` rejects does not change the metric.
+/// a CUDA device. If a value on a CUDA device is invalid, such as a label out of range, `compute`
+/// throws. On the CPU, `update` throws immediately. A batch that `update` rejects does not change
+/// the metric.
 ///
-/// With several processes, `compute` combines the states and not the values. The result is
-/// therefore that of one process that has seen all batches, however they were split. Not
-/// thread-safe.
+/// With several processes, `compute` combines the states, not the values. The result is therefore
+/// the same as if one process had seen all batches, however they were split. Not thread-safe.
 class LINKBOY_API Metric {
  public:
   Metric() = default;
@@ -38,10 +38,10 @@ class LINKBOY_API Metric {
   /// @throws Error if shapes, dtypes or values are invalid.
   virtual void update(const at::Tensor& outputs, const at::Tensor& targets) = 0;
 
-  /// Returns the value over all batches so far, in double precision on the CPU: a scalar, or one
-  /// value per class (each metric documents it). The value is the same on all ranks. It is NaN if
-  /// there is nothing to measure, unless the metric documents another value. Does not change the
-  /// metric. Waits for a CUDA device.
+  /// Returns the value over all batches so far, in double precision on the CPU. Each metric
+  /// documents the shape, such as a scalar or one value per class. The value is the same on all
+  /// ranks. It is NaN if there is nothing to measure, unless the metric documents another value.
+  /// Does not change the metric. Waits for a CUDA device.
   ///
   /// @param group  The processes whose batches count. Defaults to all processes of the Trainer run
   ///        in progress; outside of a run, to this process only.
@@ -49,13 +49,13 @@ class LINKBOY_API Metric {
   /// @note Collective over `group`.
   at::Tensor compute(const ProcessGroup& group = current_process_group()) const;
 
-  /// Discards all batches.
+  /// Resets the states, which discards all batches.
   void reset();
 
   /// Returns a copy of the states.
   StateDict state_dict() const;
   /// Replaces the states.
-  /// @throws Error if `state` does not fit this kind of metric; nothing has changed in this case.
+  /// @throws Error if `state` does not fit this kind of metric. The metric is then unchanged.
   void load_state_dict(const StateDict& state);
 
  protected:
@@ -63,12 +63,13 @@ class LINKBOY_API Metric {
   enum class Merge { sum, min, max, concatenate };
 
   /// Adds a state. Call it in the constructor.
-  /// @param initial  Value before the first batch. With Merge::concatenate, rows are appended to it
-  ///        ([0, ...], or [0] for scalars), and processes may have different numbers of rows.
-  /// @return The number of the state.
+  /// @param initial  Value before the first batch. With Merge::concatenate, its shape is [0, ...]
+  ///        ([0] for scalar rows), rows are appended to it, and processes may have different
+  ///        numbers of rows.
+  /// @return The number of the state, for `state` and `append`.
   std::size_t add_state(std::string name, at::Tensor initial, Merge merge);
 
-  /// Returns a state, on the device of the batches, to be changed in place. Must not be a state
+  /// Returns a state on the device of the batches, for changes in place. It must not be a state
   /// with Merge::concatenate.
   at::Tensor& state(std::size_t number) { return seen_.states[number].value; }
 
@@ -81,8 +82,8 @@ class LINKBOY_API Metric {
   /// @return The number of the rule, for `count_violations` and `check_values`.
   std::size_t add_rule(std::string text);
 
-  /// Counts the values that violate a rule, so that `compute` throws. Use it for batches on a
-  /// device that `update` must not wait for, and call `follow` first.
+  /// Counts the values that violate a rule, so that `compute` throws. Use it for batches that are
+  /// not on the CPU, so that `update` does not wait for the device. Call `follow` first.
   /// @param is_violation  Bool, any shape, on the device of the batch.
   void count_violations(std::size_t rule, const at::Tensor& is_violation);
 
@@ -95,9 +96,9 @@ class LINKBOY_API Metric {
   /// Moves the states to the device of a batch. Call it in `update` before using a state.
   void follow(const at::Tensor& batch);
 
-  /// Returns the value for the states of all processes, in the order in which the states were
-  /// added. Called on every process with the same tensors, which are copies on the CPU. The result
-  /// is converted to double.
+  /// Computes the value from the combined states. Called on every process with the same tensors.
+  /// `compute` converts the result to double.
+  /// @param states  Copies on the CPU, in the order in which the states were added.
   virtual at::Tensor value_of(const std::vector<at::Tensor>& states) const = 0;
 
  private:

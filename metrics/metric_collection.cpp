@@ -30,7 +30,7 @@ MetricCollection::MetricCollection(std::initializer_list<NamedMetric> metrics) {
 void MetricCollection::add(std::string name, std::shared_ptr<Metric> metric) {
   LINKBOY_CHECK(!name.empty(),
                 "the name of a metric is empty; give it a name under which its value is recorded.");
-  LINKBOY_CHECK(metric, "the metric \"", name, "\" is null; give a metric.");
+  LINKBOY_CHECK(metric, "the metric \"", name, "\" is null; pass a metric.");
   const bool is_new = std::none_of(metrics_.begin(), metrics_.end(),
                                    [&](const auto& entry) { return entry.first == name; });
   LINKBOY_CHECK(is_new, "there is already a metric \"", name, "\" (the names are: ", names(),

@@ -42,12 +42,12 @@ class LINKBOY_API MetricCollection {
   Metric& operator[](std::string_view name) const;
 
   /// Adds a batch to each metric. If a metric rejects the batch, the metrics before it keep the
-  /// batch, and those after it do not get it.
+  /// batch, and those after it do not receive it.
   /// @throws Error with the metric's name if a metric rejects the batch.
   void update(const at::Tensor& outputs, const at::Tensor& targets);
 
   /// Returns the value of each metric, in order.
-  /// @param group  The same as in `Metric::compute`.
+  /// @param group  See `Metric::compute`.
   /// @throws Error with the metric's name if a metric cannot compute its value.
   /// @note Collective over `group`.
   NamedTensors compute(const ProcessGroup& group = current_process_group()) const;
@@ -58,8 +58,8 @@ class LINKBOY_API MetricCollection {
   /// Returns the states of the metrics by name.
   StateDict state_dict() const;
   /// Replaces the states of the metrics.
-  /// @throws Error if the state of a metric is missing or does not fit; nothing has changed in this
-  ///         case.
+  /// @throws Error if the state of a metric is missing or does not fit. The metrics are then
+  ///         unchanged.
   void load_state_dict(const StateDict& state);
 
  private:

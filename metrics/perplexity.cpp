@@ -16,7 +16,7 @@ Perplexity::Perplexity(PerplexityOptions options) : options_(options) {
 
 void Perplexity::check_shapes(const at::Tensor& outputs, const at::Tensor& targets) const {
   LINKBOY_CHECK(outputs.defined() && targets.defined(),
-                "Perplexity: the outputs or the targets are undefined; give two tensors.");
+                "Perplexity: the outputs or the targets are undefined; pass two tensors.");
   LINKBOY_CHECK(outputs.device() == targets.device(), "Perplexity: the outputs are on ",
                 outputs.device(), ", but the targets are on ", targets.device(),
                 "; move them to the same device.");

@@ -15,7 +15,7 @@ struct PerplexityOptions {
   /// Dimension of the classes in the outputs: -1 for [N, ..., C], as language models return them,
   /// or 1 for [N, C, ...], as cross entropy accepts them.
   int64_t class_dim = -1;
-  /// Label of tokens that do not count.
+  /// Label of tokens to ignore.
   std::optional<int64_t> ignore_index{};
 
   LINKBOY_FIELDS(class_dim, ignore_index);
@@ -25,13 +25,14 @@ struct PerplexityOptions {
 /// uncertain as a uniform choice between k classes.
 ///
 /// Outputs are logits. Targets are class numbers, with the shape of the outputs without the
-/// dimension of the classes. The value is a scalar. It is NaN before the first label that counts.
+/// dimension of the classes. The value is a scalar. It is NaN before the first label that is not
+/// ignored.
 class LINKBOY_API Perplexity : public Metric {
  public:
   /// The options type for `make<Perplexity>({...})`.
   using Options = PerplexityOptions;
 
-  /// Makes a metric with these options.
+  /// Creates a metric with these options.
   explicit Perplexity(PerplexityOptions options = {});
 
   /// @throws Error if shapes, dtypes or devices are invalid, or, on the CPU, if a label is neither

@@ -5,7 +5,7 @@
 
 namespace linkboy {
 
-/// The share of a class's predictions that are correct. 0 if the class is never predicted.
+/// The fraction of a class's predictions that are correct. 0 if the class is never predicted.
 class LINKBOY_API PrecisionScore : public ClassCountsMetric {
  public:
   /// The options type for `make<PrecisionScore>({...})`.

@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kR2ScoreName = "R2Score";
 
-/// The threshold of torchmetrics. A sum of squares up to this value counts as a rounding error.
+/// The threshold in torchmetrics. A sum of squares up to this value counts as a rounding error.
 constexpr double kZeroTolerance = 1e-4;
 
 }  // namespace

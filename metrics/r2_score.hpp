@@ -51,7 +51,7 @@ class LINKBOY_API R2Score : public Metric {
   void update(const at::Tensor& outputs, const at::Tensor& targets) override;
 
  protected:
-  /// @throws Error if there are fewer than two samples, because they do not have a variance.
+  /// @throws Error if there are fewer than two samples, for which the variance is undefined.
   at::Tensor value_of(const std::vector<at::Tensor>& states) const override;
 
  private:

@@ -17,16 +17,16 @@ struct RankingCurve {
   int64_t num_negatives = 0;   ///< all negative samples
 };
 
-/// Returns the curve whose thresholds are one above all scores, and then each score. Samples with
-/// equal scores are one point, so their order does not matter.
+/// Returns the curve for a threshold above all scores, followed by each distinct score in
+/// descending order. Samples with equal scores form one point, so their order does not matter.
 /// @param scores       [N], on the CPU.
 /// @param is_positive  Bool [N].
 LINKBOY_API RankingCurve exact_ranking_curve(const at::Tensor& scores,
                                              const at::Tensor& is_positive);
 
 /// Returns the curve for fixed thresholds.
-/// @param counts  int64 [2, thresholds + 1], on the CPU: the numbers of negative samples and then
-///        of positive samples, by the number of thresholds that their score reaches.
+/// @param counts  int64 [2, thresholds + 1], on the CPU. Row 0 counts the negative samples and row
+///        1 the positive samples; column k counts those whose score reaches exactly k thresholds.
 LINKBOY_API RankingCurve binned_ranking_curve(const at::Tensor& counts);
 
 }  // namespace linkboy

@@ -59,7 +59,7 @@ RankingCurveMetric::RankingCurveMetric(std::string name, RankingCurveOptions opt
 
 void RankingCurveMetric::check_shapes(const at::Tensor& outputs, const at::Tensor& targets) const {
   LINKBOY_CHECK(outputs.defined() && targets.defined(), name_,
-                ": the outputs or the targets are undefined; give two tensors.");
+                ": the outputs or the targets are undefined; pass two tensors.");
   LINKBOY_CHECK(outputs.is_floating_point(), name_, ": the outputs are ", outputs.scalar_type(),
                 "; they must be floating-point scores.");
   LINKBOY_CHECK(at::isIntegralType(targets.scalar_type(), /*includeBool=*/true), name_,

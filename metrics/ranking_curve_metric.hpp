@@ -28,11 +28,11 @@ struct RankingCurveOptions {
   /// Number of classes, each of which is compared with the rest. Must be at least 2. If not set,
   /// there are two classes and one score per sample.
   std::optional<int64_t> num_classes{};
-  /// How the values of several classes are combined. A mean leaves out classes whose value is NaN.
+  /// How the values of several classes are combined. The mean excludes classes whose value is NaN.
   RankingAverage average = RankingAverage::macro;
   /// Number of evenly spaced thresholds from 0 to 1 at which the samples are counted. Must be at
-  /// least 2. The scores must then lie in [0, 1]. If not set, all scores are kept and the value is
-  /// exact.
+  /// least 2. The scores must then lie in [0, 1]. If not set, all scores are stored and the value
+  /// is exact.
   std::optional<int64_t> thresholds{};
   /// Whether the outputs are logits. If true, a sigmoid or, with `num_classes`, a softmax is
   /// applied to them. torchmetrics guesses this from the values of each batch.
@@ -44,10 +44,10 @@ struct RankingCurveOptions {
 /// Base class of AUROC and AveragePrecision, which compare the scores of positive and negative
 /// samples.
 ///
-/// Without `num_classes`, outputs and targets have the same shape, or [N, 1, ...] and [N, ...].
-/// Each element is a sample, and targets are 0 or 1. With `num_classes`, outputs are [N, C, ...]
-/// and targets are [N, ...], in [0, C). Targets are integers or bool. The exact value needs 8 bytes
-/// for each score and 8 bytes for each target.
+/// Without `num_classes`, outputs and targets have the same shape, or the shapes [N, 1, ...] and
+/// [N, ...]. Each element is a sample, and targets are 0 or 1. With `num_classes`, outputs are
+/// [N, C, ...] and targets are [N, ...], in [0, C). Targets are integers or bool. The exact value
+/// needs 8 bytes of memory for each score and 8 bytes for each target.
 class LINKBOY_API RankingCurveMetric : public Metric {
  public:
   /// @throws Error if shapes or dtypes are invalid, or, on the CPU, if a target is out of range, or
@@ -60,10 +60,10 @@ class LINKBOY_API RankingCurveMetric : public Metric {
   RankingCurveMetric(std::string name, RankingCurveOptions options);
 
   /// Returns one value per curve. Called only if there are samples.
-  /// @param curves  One curve per class, or the only one.
+  /// @param curves  One curve per class; a single curve without `num_classes`.
   virtual std::vector<double> values_of(const std::vector<RankingCurve>& curves) const = 0;
 
-  /// Whether all scores are kept and each of them is a threshold.
+  /// Whether all scores are stored and each of them is a threshold.
   bool is_exact() const { return !options_.thresholds; }
 
  private:

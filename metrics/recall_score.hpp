@@ -5,7 +5,7 @@
 
 namespace linkboy {
 
-/// The share of a class's samples that are predicted correctly. 0 if the class has no samples.
+/// The fraction of a class's samples that are predicted correctly. 0 if the class has no samples.
 class LINKBOY_API RecallScore : public ClassCountsMetric {
  public:
   /// The options type for `make<RecallScore>({...})`.

@@ -16,7 +16,7 @@ at::Tensor rows(const at::Tensor& tensor, int64_t num_outputs) {
 RegressionRows regression_rows(const at::Tensor& outputs, const at::Tensor& targets,
                                int64_t num_outputs, std::string_view metric) {
   LINKBOY_CHECK(outputs.defined() && targets.defined(), metric,
-                ": the outputs or the targets are undefined; give two tensors of the same shape.");
+                ": the outputs or the targets are undefined; pass two tensors of the same shape.");
   LINKBOY_CHECK(outputs.sizes() == targets.sizes(), metric, ": the outputs are ", outputs.sizes(),
                 ", but the targets are ", targets.sizes(),
                 "; they must have the same shape. Reshape one of them (squeeze(1) turns "

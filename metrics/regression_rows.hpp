@@ -10,7 +10,7 @@
 
 namespace linkboy {
 
-/// A batch in the form in which the regression metrics accumulate it.
+/// A batch in the layout that the regression metrics accumulate.
 struct RegressionRows {
   /// The outputs, [rows, num_outputs].
   at::Tensor outputs;
@@ -30,7 +30,7 @@ LINKBOY_API RegressionRows regression_rows(const at::Tensor& outputs, const at::
 /// @throws OptionError if `num_outputs` is less than 1.
 LINKBOY_API void check_num_outputs(int64_t num_outputs, std::string_view metric);
 
-/// Base class of metrics that are the mean, over the rows, of an error of each element.
+/// Base class of metrics that average an elementwise error over the rows.
 class LINKBOY_API MeanErrorMetric : public Metric {
  public:
   /// @throws Error if the shapes do not match, or if a dtype is complex.
@@ -38,7 +38,7 @@ class LINKBOY_API MeanErrorMetric : public Metric {
 
  protected:
   /// @param name   Name of the metric in errors.
-  /// @param error  Returns the errors for the differences of outputs and targets.
+  /// @param error  Converts the differences (output - target) to errors, element by element.
   /// @throws OptionError if `num_outputs` is less than 1.
   MeanErrorMetric(const char* name, int64_t num_outputs, at::Tensor (*error)(const at::Tensor&));
 

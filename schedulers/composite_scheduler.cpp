@@ -13,7 +13,7 @@ using Parts = std::vector<std::unique_ptr<Scheduler>>;
 
 ParamGroupField main_field(const Parts& parts) {
   LINKBOY_CHECK(!parts.empty(),
-                "the composite schedule has no parts; give at least one scheduler.");
+                "the composite schedule has no parts; pass at least one scheduler.");
   for (const auto& part : parts) {
     LINKBOY_CHECK(
         part != nullptr,
@@ -157,7 +157,7 @@ std::vector<std::unique_ptr<Scheduler>> make_parts(torch::optim::Optimizer& opti
   std::vector<std::unique_ptr<Scheduler>> parts;
   for (std::size_t i = 0; i < functions.size(); ++i) {
     LINKBOY_CHECK(functions[i],
-                  "a function that makes a part of the schedule is empty; give a function.");
+                  "a function that makes a part of the schedule is empty; pass a function.");
     parts.push_back(functions[i](optimizer, configs[i]));
   }
   return parts;

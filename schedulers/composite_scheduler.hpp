@@ -10,10 +10,10 @@
 
 namespace linkboy {
 
-/// A schedule that is made of other schedules, its parts. It forwards the calls that the parts need
-/// and saves their states. The parts compute values; only the composite writes to the optimizer. A
-/// part receives `epoch_end` only during its turn, so a plateau schedule does not count metrics
-/// from before its turn.
+/// A schedule that consists of other schedules, its parts. It forwards the calls that the parts
+/// need and saves their states. The parts compute values; only the composite writes to the
+/// optimizer. A part receives `epoch_end` only during its turn, which is the time in which its
+/// values are in use. A plateau schedule therefore does not count metrics from before its turn.
 class LINKBOY_API CompositeScheduler : public Scheduler {
  public:
   bool include_new_groups() override;
@@ -29,7 +29,7 @@ class LINKBOY_API CompositeScheduler : public Scheduler {
   const std::vector<std::unique_ptr<Scheduler>>& parts() const { return parts_; }
 
  protected:
-  /// A list of schedulers. None of them is null.
+  /// A list of schedulers. None may be null.
   using Parts = std::vector<std::unique_ptr<Scheduler>>;
 
   /// Sets all fields that any of the parts sets. The main field is that of the first part.
@@ -57,7 +57,7 @@ class LINKBOY_API CompositeScheduler : public Scheduler {
   bool is_part() const { return update_as_part_.has_value(); }
 
   /// Checks that all parts have the same main field.
-  /// @param schedule  Name of the composite in the error: "sequential schedule".
+  /// @param schedule  Name of the composite in the error, such as "sequential schedule".
   /// @throws Error if the main field of a part differs from that of the first part.
   void check_same_field(const char* schedule) const;
 
@@ -67,7 +67,7 @@ class LINKBOY_API CompositeScheduler : public Scheduler {
   std::vector<ParamGroupField> other_fields_;
 };
 
-/// Returns the configuration for a part that makes `num_updates` updates of the run. A partial
+/// Returns the configuration for a part that spans `num_updates` updates of the run. A partial
 /// epoch counts as one epoch.
 LINKBOY_API RunConfig part_of_run(RunConfig config, int64_t num_updates);
 

@@ -9,13 +9,13 @@
 namespace linkboy {
 
 struct ConstantSchedulerOptions {
-  /// Share of the base value. Must be in [0, 1].
+  /// Fraction of the base value in the first `num_updates` updates. Must be in [0, 1].
   double factor = 1.0 / 3;
-  /// Number of updates that use the factor. Must be a whole number and not negative.
+  /// Number of updates that use `factor`. Must be a whole number and not negative.
   RunExpression num_updates = placeholders::num_updates;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(factor, num_updates, field);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"total_iters", "num_updates"}};
 };
 

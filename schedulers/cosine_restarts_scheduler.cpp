@@ -15,7 +15,7 @@ CosineRestartsScheduler::CosineRestartsScheduler(torch::optim::Optimizer& optimi
   const OptionReader reader("cosine-restarts schedule", config);
   LINKBOY_CHECK_OPTION(!options.first_cycle_updates || !options.num_cycles,
                        "the cosine-restarts schedule has both first_cycle_updates and num_cycles; "
-                       "give one of them.");
+                       "set only one of them.");
   LINKBOY_CHECK_OPTION(options.num_cycles.value_or(1) >= 1,
                        "the cosine-restarts schedule's num_cycles is ", *options.num_cycles,
                        "; it must be at least 1.");
@@ -53,9 +53,9 @@ double CosineRestartsScheduler::cycle_of(double update) const {
   const double cycles = update / first_cycle_;
   double cycle =
       std::floor(ratio == 1.0 ? cycles : std::log1p(cycles * (ratio - 1.0)) / std::log(ratio));
-  // Correct a rounding error of the logarithm, which matters exactly where a cycle begins.
-  while (cycle > 0.0 && cycle_start(cycle) > update) --cycle;
-  while (cycle_start(cycle + 1.0) <= update) ++cycle;
+  // Correct a rounding error in the logarithm, which matters where a cycle begins.
+  if (cycle > 0.0 && cycle_start(cycle) > update) --cycle;
+  if (cycle_start(cycle + 1.0) <= update) ++cycle;
   return cycle;
 }
 

@@ -41,7 +41,7 @@ struct CosineRestartsSchedulerOptions {
 
   LINKBOY_FIELDS(first_cycle_updates, num_cycles, cycle_mult, cycle_decay, cycle_limit, min_lr,
                  k_decay, warmup_updates, warmup_start_lr, field);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"T_0", "first_cycle_updates"},
                                               {"T_mult", "cycle_mult"},
                                               {"eta_min", "min_lr"},

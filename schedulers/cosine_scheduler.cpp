@@ -40,7 +40,7 @@ double CosineScheduler::value_at(int64_t update, double base) const {
 }
 
 std::vector<Scheduler::Length> CosineScheduler::lengths() const {
-  return {{"total", total_}, {"warm-up", warmup_}, {"cool-down", cooldown_}};
+  return {{"num_updates", total_}, {"warmup_updates", warmup_}, {"cooldown_updates", cooldown_}};
 }
 
 }  // namespace linkboy

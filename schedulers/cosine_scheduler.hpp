@@ -12,7 +12,7 @@ namespace linkboy {
 
 /// Options of CosineScheduler. Numbers of updates do not have to be whole numbers.
 struct CosineSchedulerOptions {
-  /// Number of updates in the whole schedule. Must be at least 1.
+  /// Total number of updates in the schedule. Must be at least 1.
   RunExpression num_updates = placeholders::num_updates;
 
   /// Exponent of the progress along the cosine. With values above 1, the value decays later. Must
@@ -21,7 +21,7 @@ struct CosineSchedulerOptions {
 
   /// The value at the end, unless `min_lr_ratio` is set. Must not be negative.
   double min_lr = 1e-6;
-  /// The value at the end as a share of the base value. If set, replaces `min_lr`. Must not be
+  /// The value at the end as a fraction of the base value. If set, replaces `min_lr`. Must not be
   /// negative.
   std::optional<double> min_lr_ratio{};
 
@@ -31,18 +31,19 @@ struct CosineSchedulerOptions {
   /// The value of the first update of the warm-up, unless `warmup_start_lr_ratio` is set. Must not
   /// be negative.
   double warmup_start_lr = 1e-6;
-  /// The value of the first update of the warm-up as a share of the base value. If set, replaces
+  /// The value of the first update of the warm-up as a fraction of the base value. If set, replaces
   /// `warmup_start_lr`. Must not be negative.
   std::optional<double> warmup_start_lr_ratio{};
 
-  /// Number of updates at the end that stay at the minimum. Must not be negative.
+  /// Number of updates at the end during which the value stays at the minimum. Must not be
+  /// negative.
   RunExpression cooldown_updates = 0;
 
   ParamGroupField field = ParamGroupField::lr;
 
   LINKBOY_FIELDS(num_updates, k_decay, min_lr, min_lr_ratio, warmup_updates, warmup_start_lr,
                  warmup_start_lr_ratio, cooldown_updates, field);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {
       {"num_epochs", "num_updates", " * num_updates_per_epoch"},
       {"num_warmup_epochs", "warmup_updates", " * num_updates_per_epoch"},

@@ -39,7 +39,7 @@ struct CyclicSchedulerOptions {
   /// The argument of `scale_fn`.
   ScaleMode scale_mode = ScaleMode::cycle;
 
-  /// If true, also moves the momentum (beta1 in the Adam family), in the opposite direction to the
+  /// If true, also moves the momentum (beta1 in the Adam family), in the direction opposite to the
   /// main field.
   bool cycle_momentum = true;
   /// The momentum when the main field is at its highest. Must not be negative.

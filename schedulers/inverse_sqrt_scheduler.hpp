@@ -15,12 +15,13 @@ struct InverseSqrtSchedulerOptions {
   RunExpression warmup_updates = 0;
   /// The value of the first update of the warm-up. Must not be negative.
   double warmup_start_lr = 0.0;
-  /// Number of updates after the warm-up in which the value falls to 1 / sqrt(2) of the base value.
-  /// If not set, `warmup_updates`, or a tenth of the run if there is no warm-up. Must be positive.
+  /// Number of updates after the warm-up until the value has fallen to 1 / sqrt(2) of the base
+  /// value. Defaults to `warmup_updates`, or to a tenth of the run if there is no warm-up. Must be
+  /// positive.
   std::optional<RunExpression> timescale{};
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(warmup_updates, warmup_start_lr, timescale, field);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"num_warmup_steps", "warmup_updates"},
                                               {"warmup_starting_lr", "warmup_start_lr"}};
 };

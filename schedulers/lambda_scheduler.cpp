@@ -10,9 +10,9 @@ LambdaScheduler::LambdaScheduler(torch::optim::Optimizer& optimizer,
   const std::size_t num = options.lr_lambda.size();
   LINKBOY_CHECK_OPTION(num == 1 || num == base_values().size(), "the lambda schedule has ", num,
                        " functions for ", base_values().size(),
-                       " param groups; give one for all groups, or one per group.");
+                       " param groups; pass one for all groups, or one per group.");
   for (const auto& function : options.lr_lambda) {
-    LINKBOY_CHECK_OPTION(function, "a function of the lambda schedule is empty; give a function.");
+    LINKBOY_CHECK_OPTION(function, "a function of the lambda schedule is empty; pass a function.");
   }
 }
 
@@ -29,7 +29,7 @@ std::vector<double> LambdaScheduler::values_at(int64_t update) const {
   const std::size_t num = options_.lr_lambda.size();
   LINKBOY_CHECK(num == 1 || num == base_values().size(), "the lambda schedule has ", num,
                 " functions, but a param group was added, and there are now ", base_values().size(),
-                " groups; give one function for all groups, or make a new scheduler.");
+                " groups; pass one function for all groups, or create a new scheduler.");
   std::vector<double> values;
   values.reserve(base_values().size());
   for (std::size_t group = 0; group < base_values().size(); ++group) {

@@ -20,13 +20,13 @@ struct LambdaSchedulerOptions {
 };
 
 /// Multiplies the base value by a custom factor. Equivalent to PyTorch's LambdaLR or, if
-/// `is_multiplicative` is true, its MultiplicativeLR:
+/// `is_multiplicative` is true, to its MultiplicativeLR:
 ///
 ///     f(n) = base * lr_lambda(n)
 ///     f(n) = base * lr_lambda(1) * ... * lr_lambda(n)     if is_multiplicative
 ///
-/// If `is_multiplicative` is true, `values_at(n)` costs n calls of a function unless it is called
-/// in ascending order.
+/// If `is_multiplicative` is true, `values_at(n)` needs n calls of a function, unless n increases
+/// from call to call.
 class LINKBOY_API LambdaScheduler final : public Scheduler {
  public:
   /// The options type of the constructor.

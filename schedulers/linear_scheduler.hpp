@@ -9,15 +9,15 @@
 namespace linkboy {
 
 struct LinearSchedulerOptions {
-  /// Share of the base value at the start. Must be in [0, 1].
+  /// Fraction of the base value at the start. Must be in [0, 1].
   double start_factor = 1.0 / 3;
-  /// Share of the base value at the end. Must be in [0, 1].
+  /// Fraction of the base value at the end. Must be in [0, 1].
   double end_factor = 1.0;
   /// Number of updates from start to end. Must be a whole number and at least 1.
   RunExpression num_updates = placeholders::num_updates;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(start_factor, end_factor, num_updates, field);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"total_iters", "num_updates"}};
 };
 

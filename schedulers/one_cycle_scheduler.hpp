@@ -20,12 +20,13 @@ struct OneCycleSchedulerOptions {
   std::optional<PerGroup> max_lr{};
   /// Number of updates in the cycle. Must be a whole number and at least 1.
   RunExpression num_updates = placeholders::num_updates;
-  /// Share of the cycle that rises. Must be in [0, 1], or in [0, 0.5] if `three_phase` is true.
+  /// Fraction of the cycle during which the value rises. Must be in [0, 1], or in [0, 0.5] if
+  /// `three_phase` is true.
   double pct_start = 0.3;
   /// The shape of the curve in all phases.
   AnnealStrategy anneal_strategy = AnnealStrategy::cos;
 
-  /// If true, also moves the momentum (beta1 in the Adam family), in the opposite direction to the
+  /// If true, also moves the momentum (beta1 in the Adam family), in the direction opposite to the
   /// main field.
   bool cycle_momentum = true;
   /// The momentum when the main field is at its highest. Must not be negative.
@@ -37,15 +38,15 @@ struct OneCycleSchedulerOptions {
   double div_factor = 25.0;
   /// The value at the end is the value at the start / final_div_factor. Must be positive.
   double final_div_factor = 1e4;
-  /// If true, falls to the value at the start first, in as many updates as it rose, and then to the
-  /// value at the end. If false, falls directly to the value at the end.
+  /// If true, the value first falls to the value at the start, in as many updates as it rose, and
+  /// then to the value at the end. If false, it falls directly to the value at the end.
   bool three_phase = false;
 
   ParamGroupField field = ParamGroupField::lr;
 
   LINKBOY_FIELDS(max_lr, num_updates, pct_start, anneal_strategy, cycle_momentum, base_momentum,
                  max_momentum, div_factor, final_div_factor, three_phase, field);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"total_steps", "num_updates"}};
 };
 

@@ -22,8 +22,7 @@ double OptionReader::length(const char* name, const RunExpression& value, double
 }
 
 std::vector<int64_t> OptionReader::milestones(const std::vector<RunExpression>& values) const {
-  LINKBOY_CHECK_OPTION(!values.empty(), "the ", schedule_,
-                       " has no milestones; give at least one.");
+  LINKBOY_CHECK_OPTION(!values.empty(), "the ", schedule_, " has no milestones; set at least one.");
   std::vector<int64_t> milestones;
   for (const RunExpression& value : values) {
     const int64_t milestone = count("milestone", value);

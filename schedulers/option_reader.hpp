@@ -14,11 +14,12 @@ namespace linkboy {
 
 struct RunConfig;
 
-/// Resolves and checks the options of a schedule. An error names the schedule and the option, shows
-/// the value and says what is allowed.
+/// Resolves and checks the options of a schedule. An error message contains the schedule, the
+/// option, its value and the accepted values.
 class LINKBOY_API OptionReader {
  public:
-  /// @param schedule  Name of the schedule in errors: "step schedule".
+  /// @param schedule  Name of the schedule in errors, such as "step schedule".
+  /// @param config  Must outlive the reader.
   OptionReader(std::string schedule, const RunConfig& config)
       : schedule_(std::move(schedule)), config_(&config) {}
 
@@ -32,8 +33,8 @@ class LINKBOY_API OptionReader {
   double length(const char* name, const RunExpression& value, double minimum = 0.0) const;
 
   /// Returns whole numbers of updates.
-  /// @throws OptionError if there is no number, if a number is less than 1, or if the numbers do
-  ///         not increase; Error if a number is not whole or a placeholder has no value.
+  /// @throws OptionError if `values` is empty, if a number is less than 1, or if the numbers do not
+  ///         increase; Error if a number is not whole or a placeholder has no value.
   std::vector<int64_t> milestones(const std::vector<RunExpression>& values) const;
 
   /// @throws OptionError if `value` is not positive and finite.
@@ -59,8 +60,9 @@ class LINKBOY_API OptionReader {
   const RunConfig* config_;
 };
 
-/// Returns the fields that a schedule of `field` sets in addition to it.
-/// @param schedule  Name of the schedule in errors: "cyclic schedule".
+/// Returns the fields that a schedule sets in addition to `field`: the momentum if `cycle_momentum`
+/// is true, otherwise none.
+/// @param schedule  Name of the schedule in errors, such as "cyclic schedule".
 /// @throws OptionError if `cycle_momentum` is true and `field` is the momentum.
 LINKBOY_API std::vector<ParamGroupField> momentum_beside(ParamGroupField field, bool cycle_momentum,
                                                          std::string_view schedule);

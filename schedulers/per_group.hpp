@@ -14,12 +14,12 @@ namespace linkboy {
 /// A scheduler option with one value for all param groups, or one value per group.
 class LINKBOY_API PerGroup {
  public:
-  /// Makes an option with the same value for all groups.
+  /// Creates an option with the same value for all groups.
   PerGroup(double value) : values_{value}, is_shared_(true) {}  // NOLINT: a number is a value
-  /// Makes an option with one value per group, in the order of the optimizer.
+  /// Creates an option with one value per group, in the optimizer's order.
   PerGroup(std::vector<double> values) : values_(std::move(values)) {}  // NOLINT
 
-  /// Parses a single value, or one value per group separated by commas.
+  /// Parses a single value, or comma-separated values, one per group.
   /// @throws OptionError under the same conditions as `from_text`.
   static PerGroup parse(const std::string& text) {
     auto values = from_text<std::vector<double>>(text);
@@ -38,7 +38,7 @@ class LINKBOY_API PerGroup {
   }
 
   /// Returns the value of a group.
-  /// @throws OptionError if the group was added later and has no value.
+  /// @throws OptionError if the group was added later and does not have a value.
   double at(std::size_t group, const char* name) const {
     if (is_shared_) return values_[0];
     LINKBOY_CHECK_OPTION(group < values_.size(), name, " has ", values_.size(),

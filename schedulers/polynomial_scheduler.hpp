@@ -19,7 +19,7 @@ struct PolynomialSchedulerOptions {
   double k_decay = 1.0;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(num_updates, power, min_lr, k_decay, field);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"total_iters", "num_updates"}, {"lr_min", "min_lr"}};
 };
 

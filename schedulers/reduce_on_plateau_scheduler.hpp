@@ -16,7 +16,7 @@ struct ReduceOnPlateauSchedulerOptions {
   /// Whether a smaller (`min`) or a larger (`max`) value is better.
   enum class Mode { min, max };
   friend LINKBOY_ENUM_NAMES(Mode, min, max);
-  /// Whether `threshold` is a share of the best value (`rel`) or a difference (`abs`).
+  /// Whether `threshold` is a fraction of the best value (`rel`) or a difference (`abs`).
   enum class ThresholdMode { rel, abs };
   friend LINKBOY_ENUM_NAMES(ThresholdMode, rel, abs);
 
@@ -30,22 +30,22 @@ struct ReduceOnPlateauSchedulerOptions {
   /// reduction. Must not be negative.
   int64_t patience = 10;
   /// The amount by which a value must beat the best value to count as an improvement. Must not be
-  /// negative. Must be below 1 if it is a share and smaller is better.
+  /// negative. Must be below 1 if it is a fraction and smaller values are better.
   double threshold = 1e-4;
-  /// Whether `threshold` is a share of the best value or a difference.
+  /// Whether `threshold` is a fraction of the best value or a difference.
   ThresholdMode threshold_mode = ThresholdMode::rel;
   /// Number of values after a reduction that do not count towards `patience`. Must not be negative.
   int64_t cooldown = 0;
   /// Lower bound for reduced values. Must not be negative.
   PerGroup min_lr = 0.0;
-  /// Reductions by this amount or less are not made. Must not be negative.
+  /// A reduction by this amount or less is skipped. Must not be negative.
   double eps = 1e-8;
 
   ParamGroupField field = ParamGroupField::lr;
 
   LINKBOY_FIELDS(monitor, mode, factor, patience, threshold, threshold_mode, cooldown, min_lr, eps,
                  field);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"metric", "monitor"}};
 };
 
@@ -53,7 +53,7 @@ struct ReduceOnPlateauSchedulerOptions {
 /// PyTorch's ReduceLROnPlateau.
 ///
 /// Trainer passes it the metric at the end of each epoch that has a new value. In your own loop,
-/// call `step_metric`. Future metrics are not known, so `values_at` returns the current values for
+/// call `step_metric`. Future metrics are unknown, so `values_at` returns the current values for
 /// every update.
 class LINKBOY_API ReduceOnPlateauScheduler final : public Scheduler {
  public:
@@ -73,7 +73,8 @@ class LINKBOY_API ReduceOnPlateauScheduler final : public Scheduler {
   void load_state_dict(const StateDict& state) override;
   void check_state_dict(const StateDict& state) const override;
 
-  /// Takes a new value of the metric and sets the optimizer's values. NaN is not an improvement.
+  /// Processes a new value of the metric and sets the optimizer's values. NaN does not count as an
+  /// improvement.
   void step_metric(double value);
 
  private:

@@ -9,12 +9,12 @@
 
 namespace linkboy {
 
-/// Options as text: {"step_size", "2 * num_updates_per_epoch"}, {"milestones", "11,12,60"}.
+/// Options as text, such as {"step_size", "2 * num_updates_per_epoch"}, {"milestones", "11,12,60"}.
 using SchedulerSettings = TextSettings;
 
-/// Returns a function that makes the scheduler called `name`, for command lines and config files.
-/// The keys of `settings` are the names of the members of its options struct. Members that are not
-/// given have their defaults.
+/// Returns a function that creates the scheduler called `name`, for command lines and config files.
+/// The keys of `settings` are the member names of the scheduler's options struct. Members without a
+/// setting keep their defaults.
 ///
 /// All schedulers also accept the key `by_epoch`. If it is true, the schedule is stepped once per
 /// epoch and its lengths count epochs (see the function `by_epoch`).
@@ -24,13 +24,13 @@ using SchedulerSettings = TextSettings;
 ///
 /// @throws OptionError if there is no such scheduler or option (the message lists the names), if a
 ///         value cannot be parsed, or if a required option is missing. A value that is out of range
-///         causes an error only when the run starts.
+///         does not cause an error until the run starts.
 LINKBOY_API CreateSchedulerFn make_scheduler_fn(const std::string& name,
                                                 const SchedulerSettings& settings);
 
 /// Returns the names: step, multi-step, constant, linear, exponential, polynomial, cosine,
 /// cosine-restarts, tanh, one-cycle, cyclic, inverse-sqrt, wsd and plateau. The other schedulers
-/// need a function and cannot be made by name.
+/// need a function and cannot be created by name.
 LINKBOY_API std::vector<std::string> scheduler_names();
 
 /// Returns the options of the scheduler, with their defaults.

@@ -31,7 +31,7 @@ std::vector<std::unique_ptr<Scheduler>> make_sequence(torch::optim::Optimizer& o
   std::vector<RunConfig> configs(begins.size(), config);
   for (std::size_t i = 0; i < begins.size(); ++i) {
     const int64_t end = i + 1 < begins.size() ? begins[i + 1] : config.max_num_updates;
-    // A part that begins after the end of the run is also made, with the whole run as its length.
+    // A part that begins after the end of the run is also created, with the run's length.
     if (end > begins[i]) configs[i] = part_of_run(config, end - begins[i]);
   }
   return make_parts(optimizer, options.schedulers, configs);

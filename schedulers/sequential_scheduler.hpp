@@ -11,12 +11,12 @@
 namespace linkboy {
 
 struct SequentialSchedulerOptions {
-  /// The schedulers, in order. Must not be empty. For each of them, the placeholders num_updates
-  /// and num_epochs are the updates and epochs of its own part of the run (a partial epoch counts
-  /// as one). A plateau schedule counts metrics only during its turn.
+  /// The schedulers, in order. Must not be empty. For each scheduler, the placeholders num_updates
+  /// and num_epochs are the numbers of updates and epochs in its part of the run (a partial epoch
+  /// counts as one). A plateau schedule counts metrics only during its turn.
   Required<std::vector<CreateSchedulerFn>> schedulers;
-  /// Numbers of updates after which the next scheduler takes over. There must be one milestone
-  /// fewer than schedulers. Must be whole numbers, at least 1, and increasing.
+  /// Numbers of updates after which the next scheduler takes over. There must be one fewer
+  /// milestone than schedulers. Must be whole numbers, at least 1, and increasing.
   std::vector<RunExpression> milestones{};
 };
 

@@ -19,7 +19,7 @@ struct TanhSchedulerOptions {
   double min_lr = 0.0;
   ParamGroupField field = ParamGroupField::lr;
   LINKBOY_FIELDS(num_updates, tanh_start, tanh_end, min_lr, field);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {
       {"t_initial", "num_updates"}, {"lb", "tanh_start"}, {"ub", "tanh_end"}, {"lr_min", "min_lr"}};
 };

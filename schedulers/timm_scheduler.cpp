@@ -79,7 +79,8 @@ StateDict TimmScheduler::state_dict() const {
 void TimmScheduler::check_state_dict(const StateDict& state) const {
   CompositeScheduler::check_state_dict(state);
   LINKBOY_CHECK(state.get_int("epoch") >= 0, "the scheduler's state counts ",
-                state.get_int("epoch"), " epochs; the count must not be negative.");
+                state.get_int("epoch"),
+                " epochs; the count must not be negative. Use another state.");
 }
 
 void TimmScheduler::load_state_dict(const StateDict& state) {

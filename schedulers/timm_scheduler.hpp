@@ -11,11 +11,11 @@
 namespace linkboy {
 
 struct TimmSchedulerOptions {
-  /// Makes the schedule, a function of the time.
+  /// Creates the schedule, which is a function of the time.
   Required<CreateSchedulerFn> scheduler;
-  /// If true, the time is counted in epochs: `step(epoch)` advances it, and for the schedule
-  /// num_updates is the number of epochs. If false, it is counted in updates: `step_update(n)`
-  /// advances it.
+  /// If true, the time is counted in epochs: `step(epoch)` advances it, and the schedule's
+  /// placeholder num_updates is the number of epochs. If false, the time is counted in updates, and
+  /// `step_update(n)` advances it.
   bool t_in_epochs = true;
 };
 
@@ -26,9 +26,9 @@ struct TimmSchedulerOptions {
 ///     for each epoch:  for each update:  ... optimizer.step();  scheduler.step_update(++updates);
 ///                      scheduler.step(++epochs);
 ///
-/// Trainer makes the same calls, so Trainer itself replaces pytorch-accelerated's
-/// TrainerWithTimmScheduler. Both counts begin at the start of the run. For a custom class with
-/// timm's methods, see TimmSteps.
+/// Trainer makes the same calls, so it replaces pytorch-accelerated's TrainerWithTimmScheduler.
+/// Both counts are 0 at the start of the run. For a custom class with timm's methods, see
+/// TimmSteps.
 class LINKBOY_API TimmScheduler final : public CompositeScheduler {
  public:
   /// The options type of the constructor.
@@ -85,7 +85,7 @@ inline CreateSchedulerFn timm_schedule(TimmSchedulerOptions options) {
 /// is the number of epochs, and num_updates_per_epoch is 1. The equivalent of
 /// CosineAnnealingLR(T_max=epochs) is:
 ///
-///     create_scheduler_fn = by_epoch(cosine())
+///     create_scheduler_fn = by_epoch(cosine({.min_lr = 0.0}))
 ///
 /// A plateau schedule follows its metric at the end of each epoch, with or without `by_epoch`.
 inline CreateSchedulerFn by_epoch(CreateSchedulerFn scheduler) {

@@ -10,7 +10,7 @@ TimmStepsScheduler::TimmStepsScheduler(torch::optim::Optimizer& optimizer,
                                        const TimmStepsOptions& options, const RunConfig& config)
     : Scheduler(optimizer), monitor_(options.monitor) {
   LINKBOY_CHECK_OPTION(*options.scheduler,
-                       "the timm_steps schedule's scheduler is empty; give a function.");
+                       "the timm_steps schedule's scheduler is empty; pass a function.");
   steps_ = (*options.scheduler)(optimizer, config);
   LINKBOY_CHECK(steps_ != nullptr,
                 "the function that makes the TimmSteps returned null; it must return an object.");

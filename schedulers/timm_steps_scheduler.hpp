@@ -30,9 +30,10 @@ class LINKBOY_API TimmSteps {
   virtual void step([[maybe_unused]] int64_t epoch, [[maybe_unused]] std::optional<double> metric) {
   }
 
-  /// Called after each update that was made.
+  /// Called after each update that was not skipped.
   /// @param num_updates  Number of updates of the run so far.
-  /// @param metric  The newest value of `TimmStepsOptions::monitor`; empty before the first value.
+  /// @param metric  The most recent value of `TimmStepsOptions::monitor`; empty before the first
+  ///        value.
   virtual void step_update([[maybe_unused]] int64_t num_updates,
                            [[maybe_unused]] std::optional<double> metric) {}
 
@@ -43,27 +44,27 @@ class LINKBOY_API TimmSteps {
   virtual void load_state_dict(const StateDict&) {}
 };
 
-/// Makes the schedule of a run. The schedule must keep a reference to the optimizer. The function
-/// can resolve placeholders with the configuration.
+/// Creates the schedule of a run. The schedule must keep a reference to the optimizer, whose
+/// learning rates it sets. The function can resolve placeholders with the configuration.
 using CreateTimmStepsFn =
     std::function<std::unique_ptr<TimmSteps>(torch::optim::Optimizer&, const RunConfig&)>;
 
 struct TimmStepsOptions {
-  /// Makes the schedule.
+  /// Creates the schedule.
   Required<CreateTimmStepsFn> scheduler;
   /// Name in the run history of the metric that the methods receive. If empty, they do not receive
   /// a metric.
   std::string monitor{};
 };
 
-/// Makes a Scheduler of a custom class in timm's style:
+/// Turns a custom class in timm's style into a Scheduler:
 ///
 ///     create_scheduler_fn = timm_steps(
 ///         {.scheduler = [](torch::optim::Optimizer& optimizer, const RunConfig& run) {
 ///           return std::make_unique<MySchedule>(optimizer, run.num_epochs);
 ///         }})
 ///
-/// Trainer and Engine step it; Engine does not pass it a metric. Future values are not known, so
+/// Trainer and Engine step it; Engine does not pass it a metric. Future values are unknown, so
 /// `values_at` returns the current values for every update. It cannot be a part of another
 /// schedule.
 class LINKBOY_API TimmStepsScheduler final : public Scheduler {
@@ -93,7 +94,7 @@ class LINKBOY_API TimmStepsScheduler final : public Scheduler {
   void load_state_dict(const StateDict& state) override;
   void check_state_dict(const StateDict& state) const override;
 
-  /// The schedule that the function made.
+  /// The schedule that the function created.
   /// @{
   TimmSteps& steps() { return *steps_; }
   const TimmSteps& steps() const { return *steps_; }

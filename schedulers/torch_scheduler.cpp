@@ -36,7 +36,7 @@ TorchScheduler::TorchScheduler(torch::optim::Optimizer& optimizer,
                                const TorchSchedulerOptions& options, const RunConfig& config)
     : Scheduler(optimizer), options_(options), config_(config) {
   LINKBOY_CHECK_OPTION(*options.scheduler,
-                       "the torch schedule's scheduler is empty; give a function.");
+                       "the torch schedule's scheduler is empty; pass a function.");
   start_simulation();
 }
 

@@ -18,10 +18,10 @@
 
 namespace linkboy {
 
-/// A function that makes a LibTorch scheduler from (optimizer) or from (optimizer, RunConfig).
+/// A function that creates a LibTorch scheduler from (optimizer) or from (optimizer, RunConfig).
 class TorchSchedulerFn {
  public:
-  /// Makes an empty function, which TorchScheduler rejects.
+  /// Creates an empty function, which TorchScheduler rejects.
   TorchSchedulerFn(std::nullptr_t) {}  // NOLINT(google-explicit-constructor): like std::function
 
   /// Converts a function of either form.
@@ -58,13 +58,13 @@ class TorchSchedulerFn {
 };
 
 struct TorchSchedulerOptions {
-  /// Makes the LibTorch scheduler. Its optimizer is not that of the run, but has the same number of
-  /// param groups with the same learning rates. If the function has a second parameter, it also
-  /// gets the run's configuration, for lengths that use placeholders.
+  /// Creates the LibTorch scheduler. It receives a separate optimizer, which has as many param
+  /// groups as the run's optimizer, with the same learning rates. If the function has a second
+  /// parameter, it also receives the run's configuration, for lengths that use placeholders.
   Required<TorchSchedulerFn> scheduler;
 };
 
-/// Makes a Scheduler of any `torch::optim::LRScheduler`:
+/// Turns any `torch::optim::LRScheduler` into a Scheduler:
 ///
 ///     torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer) {
 ///       return std::make_unique<torch::optim::StepLR>(optimizer, 30, 0.5);
@@ -80,7 +80,7 @@ struct TorchSchedulerOptions {
 /// The LibTorch scheduler works on a separate optimizer, whose learning rates are copied to the
 /// run's optimizer. Unlike a plain LibTorch scheduler, it can therefore be plotted before training,
 /// saved and restored. The n-th call of its `step` sets f(n - 1), as in LibTorch. `values_at(n)`
-/// costs n steps unless it is called in ascending order.
+/// needs n steps, unless n increases from call to call.
 class LINKBOY_API TorchScheduler final : public Scheduler {
  public:
   /// The options type of the constructor.

@@ -10,10 +10,10 @@
 namespace linkboy {
 
 struct WarmupSchedulerOptions {
-  /// The schedule after the warm-up. If empty, the base values stay. If `warmup_prefix` is true,
-  /// the placeholders num_updates and num_epochs are, for this schedule, the updates and epochs of
-  /// the run after the warm-up (a partial epoch counts as one). A plateau schedule counts metrics
-  /// from the end of the warm-up on.
+  /// The schedule after the warm-up. If empty, the values stay at the base values. If
+  /// `warmup_prefix` is true, this schedule's placeholders num_updates and num_epochs are the
+  /// numbers of updates and epochs after the warm-up (a partial epoch counts as one). A plateau
+  /// schedule counts metrics from the end of the warm-up on.
   CreateSchedulerFn scheduler{};
   /// Number of updates of linear warm-up. Does not have to be a whole number. Must not be negative,
   /// and must be at most the number of updates in the run.
@@ -25,9 +25,8 @@ struct WarmupSchedulerOptions {
   bool warmup_prefix = true;
 };
 
-/// Rises linearly to the first value of another schedule, then follows that schedule. W is
-/// warmup_updates, W' is W rounded up, and w is warmup_start_lr. s is W' if `warmup_prefix` is
-/// true, otherwise 0:
+/// Rises linearly to the value of another schedule g, then follows g. W is warmup_updates, W' is W
+/// rounded up, and w is warmup_start_lr. s is W' if `warmup_prefix` is true, otherwise 0:
 ///
 ///     f(n) = w + n (g(W' - s) - w) / W   n < W
 ///            g(n - s)                    otherwise

@@ -20,8 +20,8 @@ WsdScheduler::WsdScheduler(torch::optim::Optimizer& optimizer, const WsdSchedule
   reader.in_range("min_lr_ratio", options.min_lr_ratio, 0.0, 1.0);
   LINKBOY_CHECK_OPTION(
       options.decay != WsdSchedulerOptions::Decay::inverse || options.min_lr_ratio > 0.0,
-      "the wsd schedule's min_lr_ratio is 0, which its inverse decay never reaches; give a "
-      "positive value, or choose another decay.");
+      "the wsd schedule's min_lr_ratio is 0, which its inverse decay never reaches; set a positive "
+      "value, or choose another decay.");
   constexpr int64_t kMaxCheckpoints = 62;
   const int64_t num = options.num_checkpoints;
   LINKBOY_CHECK_OPTION(
@@ -34,8 +34,9 @@ WsdScheduler::WsdScheduler(torch::optim::Optimizer& optimizer, const WsdSchedule
   for (int64_t i = 0; i < num; ++i) {
     const int64_t begin = periods_.empty() ? 0 : periods_.back().end;
     const int64_t end = total >> (num - 1 - i);
-    // The first update of a decay has the base value, so a decay of one update would not decay. The
-    // share is increased slightly, because 100 * 0.29 is less than 29 in floating point.
+    // The first update of a decay uses the base value, so a decay of one update would have no
+    // effect. The share is increased slightly, because 100 * 0.29 is less than 29 in floating
+    // point.
     const double share = static_cast<double>(end - begin) * options.decay_phase_ratio;
     const auto decay = std::max(static_cast<int64_t>(std::floor(share * (1.0 + 1e-9))),
                                 std::min<int64_t>(2, end - begin));

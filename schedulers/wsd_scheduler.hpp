@@ -11,8 +11,8 @@
 namespace linkboy {
 
 struct WsdSchedulerOptions {
-  /// The curve of a decay. With t from 0 to 1 over the decay and m = min_lr_ratio, the share of the
-  /// base value is:
+  /// The curve of a decay. With t from 0 to 1 over the decay and m = min_lr_ratio, the fraction of
+  /// the base value is:
   ///
   ///     sqrt      m + (1 - m) (1 - sqrt(t))
   ///     inverse   1 / (t / m + 1 - t)
@@ -20,7 +20,7 @@ struct WsdSchedulerOptions {
   enum class Decay { sqrt, inverse, linear };
   friend LINKBOY_ENUM_NAMES(Decay, sqrt, inverse, linear);
 
-  /// Number of updates in the whole schedule. Must be a whole number and at least 1.
+  /// Total number of updates in the schedule. Must be a whole number and at least 1.
   RunExpression num_updates = placeholders::num_updates;
   /// Number of updates of linear warm-up. Must be a whole number and not negative.
   RunExpression warmup_updates = 0;
@@ -29,10 +29,11 @@ struct WsdSchedulerOptions {
 
   /// The curve of each decay.
   Decay decay = Decay::sqrt;
-  /// Share of each period that decays. Must be above 0 and at most 1. A decay has at least 2
-  /// updates, unless the period has only 1. The first update of a decay has the base value.
+  /// Fraction of each period in which the value decays. Must be above 0 and at most 1. A decay has
+  /// at least 2 updates, unless the period has only 1. The first update of a decay uses the base
+  /// value.
   double decay_phase_ratio = 0.1;
-  /// The value at the end of a decay as a share of the base value. Must be in [0, 1]. Must be
+  /// The value at the end of a decay as a fraction of the base value. Must be in [0, 1]. Must be
   /// positive for `Decay::inverse`.
   double min_lr_ratio = 1e-6;
 
@@ -40,7 +41,7 @@ struct WsdSchedulerOptions {
   /// 2^(num_checkpoints - 1) must be at most `num_updates`.
   int64_t num_checkpoints = 1;
   /// If true, the run continues from the checkpoint of another run. `Trainer::load_checkpoint` then
-  /// takes only the base values from the saved schedule (see `continued`), and the schedule starts
+  /// restores only the base values of the saved schedule (see `continued`), and the schedule starts
   /// from its beginning, without warm-up.
   bool is_continuation_from_checkpoint = false;
 
@@ -48,7 +49,7 @@ struct WsdSchedulerOptions {
 
   LINKBOY_FIELDS(num_updates, warmup_updates, warmup_start_lr, decay, decay_phase_ratio,
                  min_lr_ratio, num_checkpoints, is_continuation_from_checkpoint, field);
-  /// Keys of version 0.1 that text options may still use.
+  /// Keys from earlier builds of 0.1, which text options may still use.
   static constexpr FormerKey kFormerKeys[] = {{"total_steps", "num_updates"},
                                               {"num_warmup_steps", "warmup_updates"},
                                               {"warmup_starting_lr", "warmup_start_lr"},
@@ -56,9 +57,9 @@ struct WsdSchedulerOptions {
 };
 
 /// Warms up, stays at the base value, then decays. With several checkpoints, the last one is at the
-/// end of the schedule, and each other one is half-way to the next: with 800 updates, 4 checkpoints
-/// are at 100, 200, 400 and 800. After each checkpoint except the last, the value returns to the
-/// base value.
+/// end of the schedule, and each earlier one is halfway to the next: with 800 updates, 4
+/// checkpoints are at 100, 200, 400 and 800. After each checkpoint except the last, the value
+/// returns to the base value.
 ///
 /// Based on pytorch-accelerated's WSDLrScheduler, whose checkpoints missed the end of the run.
 class LINKBOY_API WsdScheduler final : public CurveScheduler {

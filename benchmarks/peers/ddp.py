@@ -75,7 +75,7 @@ def by_index(dataset, rank, num_ranks):
 
 
 def make_buckets(model):
-    """Returns tensors of the sizes of the gradient buckets; see ddp.cpp."""
+    """Returns tensors with the sizes of the gradient buckets; see ddp.cpp."""
     buckets, size, limit = [], 0, MEBIBYTE // 4
     parameters = list(model.parameters())[::-1]
     for parameter in parameters:

@@ -5,7 +5,7 @@
     image_folder.py FOLDER --make      writes 400 JPEG files of 500 x 375 into ten class folders
 
 For each line "go" on standard input, the script runs complete epochs for at least --seconds, and prints a
-line of JSON. "quit" ends it. The workers persist between epochs, so that their start is not timed.
+line of JSON. "quit" ends it. The workers persist between epochs, so their start is not timed.
 """
 
 import argparse

@@ -4,7 +4,7 @@
     image_transforms.py [num_workers, default 2] [--seconds 2]
 
 For each line "go" on standard input, the script runs complete epochs for at least --seconds, and prints a
-line of JSON. "quit" ends it. The workers persist between epochs, so that their start is not timed.
+line of JSON. "quit" ends it. The workers persist between epochs, so their start is not timed.
 """
 
 import argparse

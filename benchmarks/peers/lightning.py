@@ -1,6 +1,6 @@
-"""Lightning's Trainer, without logger and checkpoints. A turn is one epoch of a long fit.
+"""Lightning's Trainer, without a logger or checkpoints. A turn is one epoch of a long fit.
 
-Without --log-loss, the step does not log its loss. Lightning then saves work that other Trainers do.
+Without --log-loss, the step does not log its loss. Lightning then skips work that other Trainers do.
 """
 
 import pytorch_lightning

@@ -78,7 +78,7 @@ def make_optimizer(parameters, fused=True):
 
 
 def check_loss(model, dataset):
-    """Returns the check value by which all sides are compared."""
+    """Returns the check value, which is compared between all sides."""
     inputs, targets = dataset[:NUM_CHECKED_SAMPLES]
     with torch.no_grad():
         return float(F.cross_entropy(model(inputs), targets))

@@ -32,7 +32,7 @@ def accuracy(net, points, classes):
 
 
 def pretrain(path):
-    """Trains a model to find the largest of the first 8 numbers; the new task uses only 3 of them."""
+    """Trains a model to find the largest of the first 8 numbers; the new task uses only the first 3."""
     torch.manual_seed(0)
     net = Net(8)
     optimizer = torch.optim.AdamW(net.parameters(), 0.003)

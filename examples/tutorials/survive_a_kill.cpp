@@ -28,7 +28,7 @@ void run(const std::filesystem::path& folder, int64_t killing_update) {
   auto states = linkboy::make<linkboy::SaveTrainingState>(
       {.directory = folder / "states", .every_n_updates = 10});
   auto stop = std::make_shared<linkboy::StopOnSignal>();
-  // Ends the process like a power failure, the kernel's out-of-memory killer or a job scheduler.
+  // Kills the process without warning, as the kernel's out-of-memory killer does.
   auto kill = linkboy::make<linkboy::LambdaCallback>(
       {.on_train_update_end = [killing_update](linkboy::Trainer& trainer) {
         if (trainer.num_updates() == killing_update) std::raise(SIGKILL);
@@ -47,7 +47,8 @@ void run(const std::filesystem::path& folder, int64_t killing_update) {
 int main(int argc, char** argv) {
   return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments& arguments) {
     if (arguments.empty() || arguments.size() > 2) {
-      throw linkboy::cli::UsageError("give a folder and, optionally, a number of updates.");
+      throw linkboy::cli::UsageError(
+          "the arguments are a folder and, optionally, a number of updates.");
     }
     run(arguments[0], arguments.size() == 2 ? std::stoll(arguments[1]) : 0);
   });

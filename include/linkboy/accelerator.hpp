@@ -30,8 +30,9 @@ class Optimizer;
 
 namespace linkboy {
 
-/// Maps device, precision and process options to the hardware. Trainer and Engine each use one. In
-/// a hand-written loop, call `prepare` with the model, its optimizer and the loader first, then:
+/// Applies device, precision and process options to the hardware. Trainer and Engine each use one.
+/// In a hand-written loop, first call `prepare` for the model with its optimizer and for the
+/// loader, then:
 ///
 ///     for (int64_t i = 0; auto batch = batches->next(); ++i) {
 ///       const auto window = accelerator.begin_micro_step(i, loader->size());
@@ -51,11 +52,11 @@ namespace linkboy {
 /// Use an Accelerator from one thread.
 class LINKBOY_API Accelerator {
  public:
-  /// Finds the device and, if several processes were launched together, the other processes.
+  /// Selects the device and, if several processes were launched together, connects them.
   /// @throws OptionError if the device is unknown or not available (the message shows the accepted
-  ///         values), or if an option is out of range; DistributedError if the processes do not
-  ///         find each other in time or, on all ranks, if an option other than `timeout` and the
-  ///         device's index differs between them.
+  ///         values), if an option is out of range, or if two ranks have the same CUDA device;
+  ///         DistributedError if the processes do not connect before the timeout or, on all ranks,
+  ///         if an option other than `timeout` and the device's index differs between them.
   /// @note Collective, if several processes were launched together.
   explicit Accelerator(AcceleratorOptions options = {});
   ~Accelerator();
@@ -66,37 +67,38 @@ class LINKBOY_API Accelerator {
   c10::Device device() const;
 
   /// Moves the model to the device and into its memory format, in place, so that optimizers stay
-  /// valid. Moves the state of `optimizer`, too, if it is an SGD, Adam, AdamW, Adagrad or RMSprop.
-  /// All processes get rank 0's weights. From then on `backward` averages, over the processes, the
-  /// gradients of the model and of all other parameters that `optimizer` trains. Local SGD counts
-  /// the updates of `optimizer` from this call on.
-  /// @param others  Further modules, which must already be on the device. All processes get rank
-  ///        0's tensors now; their buffers are treated like those of the model.
+  /// valid. Also moves the state of `optimizer` if it is an SGD, Adam, AdamW, Adagrad or RMSprop.
+  /// Broadcasts rank 0's weights to all processes. From then on, `backward` averages the gradients
+  /// over the processes, for the model and all other parameters that `optimizer` trains. Local SGD
+  /// counts the updates of `optimizer` from this call on.
+  /// @param others  Further modules, which must already be on the device. Their tensors are
+  ///        broadcast from rank 0, and their buffers are treated like those of the model.
   /// @param other_optimizers  Further optimizers, which are treated like `optimizer`. The
   ///        parameters of each form a separate group (a parameter of several optimizers belongs to
-  ///        the first). A `backward` averages the gradients of a group if the loss reaches one of
-  ///        its parameters.
+  ///        the first). `backward` averages the gradients of a group if the loss reaches one of its
+  ///        parameters.
   /// @throws DistributedError on all ranks if their models differ in names, shapes or dtypes.
   /// @note Collective.
   void prepare(Model& model, const torch::optim::Optimizer* optimizer = nullptr,
                const std::vector<std::shared_ptr<torch::nn::Module>>& others = {},
                const std::vector<const torch::optim::Optimizer*>& other_optimizers = {});
 
-  /// Returns a loader whose batches arrive on the device. If `make_data_loader` made `loader`
-  /// without a `shard`, the processes share it: each gets different batches, in the order of rank
-  /// 0's seed. Any other loader must already return only the batches of its own process.
+  /// Returns a loader whose batches arrive on the device. If `loader` returns all batches on every
+  /// process (see `DataLoader::shared`), the processes share it: each gets different batches, in
+  /// the order that rank 0's seed determines. Any other loader must already return only the batches
+  /// of its own process.
   /// @note Collective, if this call shares the loader.
   std::shared_ptr<DataLoader> prepare(std::shared_ptr<DataLoader> loader) const;
 
-  /// Runs the code in the returned object's scope in `AcceleratorOptions::precision`. Use it for
-  /// the forward pass and the loss, not for the backward pass. Trainer uses it for
+  /// Returns an object that applies `AcceleratorOptions::precision` until it is destroyed. Use it
+  /// for the forward pass and the loss, not for the backward pass. Trainer uses it for
   /// `calculate_train_batch_loss` and `calculate_eval_batch_loss`.
   AutocastScope autocast() const;
 
   /// Begins micro-step `index` (from 0) of an epoch of `num_micro_steps`. If the returned
-  /// accumulation window is complete, make an update after the micro-step: after every
-  /// `gradient_accumulation_steps` micro-steps, and at the end of the epoch. Until the next call,
-  /// `backward` divides by the actual length of this window.
+  /// accumulation window is complete, perform an update after the micro-step. A window is complete
+  /// after `gradient_accumulation_steps` micro-steps and at the end of the epoch. Until the next
+  /// call, `backward` divides by the actual length of this window.
   AccumulationWindow begin_micro_step(int64_t index, int64_t num_micro_steps);
 
   /// The position of the current micro-step, as `begin_micro_step` returned it.
@@ -110,14 +112,14 @@ class LINKBOY_API Accelerator {
   /// @note Collective.
   void backward(const at::Tensor& loss);
 
-  /// Removes the fp16 scale from the gradients; call it before you read or clip them. Does nothing
-  /// in other precisions, or if the gradients are already unscaled. If you do not call it,
-  /// `optimizer_step` removes the scale.
+  /// Removes the fp16 scale from the gradients. Call it before you read or clip them; otherwise
+  /// `optimizer_step` removes the scale. Does nothing in other precisions, or if the gradients are
+  /// already unscaled.
   void unscale_gradients(torch::optim::Optimizer& optimizer);
 
-  /// Scales all gradients together to a 2-norm of at most `max_norm`. An infinite `max_norm` only
-  /// measures. In fp16, call it after `unscale_gradients`. Does not wait for the device; with
-  /// `zero_stage` 2 and Gloo it waits for the other processes.
+  /// Scales all gradients together to a 2-norm of at most `max_norm`. If `max_norm` is infinite,
+  /// only computes the norm. In fp16, call it after `unscale_gradients`. Does not wait for the
+  /// device; with `zero_stage` 2 and Gloo it waits for the other processes.
   /// @return The norm before the scaling, a scalar on the device.
   /// @throws Error if `max_norm` is not positive.
   /// @note Collective, with `zero_stage` 2.
@@ -128,21 +130,23 @@ class LINKBOY_API Accelerator {
   /// @throws Error if `clip_value` is not positive.
   void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) const;
 
-  /// Makes one update. For SGD, Adam, AdamW and Adagrad it is one fused call where LibTorch has
-  /// one; the state object and the numbers are then those of Python's `fused=True`. RMSprop uses
-  /// multi-tensor operations, and any other optimizer `optimizer.step()`. In fp16 all processes
-  /// skip the update if a gradient on any of them is infinite or NaN. With a fused call on CUDA,
-  /// the host learns this later. Until `optimizer_step_was_skipped`, `settle_optimizer_steps`,
-  /// `optimizer_state_dict` or the optimizer's next step, the optimizer's update counts include the
-  /// skipped step. In fp16, `optimizer` must live until the next `begin_micro_step`.
+  /// Performs one update. For SGD, Adam, AdamW and Adagrad, this is one fused call where LibTorch
+  /// has one; the state and the numbers are then those of Python's `fused=True`. RMSprop uses
+  /// multi-tensor operations, and any other optimizer uses `optimizer.step()`.
+  ///
+  /// In fp16, all processes skip the update if a gradient on any of them is infinite or NaN. With a
+  /// fused call on CUDA, the host finds this out later. The optimizer's update counts include the
+  /// skipped step until you call `optimizer_step_was_skipped`, `settle_optimizer_steps`,
+  /// `optimizer_state_dict` or the optimizer's next `optimizer_step`. In fp16, `optimizer` must
+  /// stay alive until the next `begin_micro_step`.
   /// @throws OptionError if `optimizer` is an LBFGS, whose step needs a closure.
   /// @note Collective, with `zero_stage`, `local_sgd_interval`, or a `gradient_comm_hook` in fp16.
   void optimizer_step(torch::optim::Optimizer& optimizer);
 
-  /// Makes one update with `optimizer.step(closure)`, for an optimizer that evaluates the loss
+  /// Performs one update with `optimizer.step(closure)`, for an optimizer that evaluates the loss
   /// itself, such as LBFGS. For each batch of the accumulation window, `closure` must run
   /// `begin_micro_step`, the forward pass and `backward`. It must clear the gradients first and
-  /// return the mean loss of the batches. The optimizer gets the mean of this loss over the
+  /// return the mean loss of the batches. The optimizer receives the mean of this loss over the
   /// processes, so that all processes make the same decisions.
   /// @throws OptionError in fp16, with `zero_stage` or with `local_sgd_interval`; Error if
   ///         `closure` is empty or does not return a single number.
@@ -150,52 +154,52 @@ class LINKBOY_API Accelerator {
   void optimizer_step(torch::optim::Optimizer& optimizer,
                       const std::function<at::Tensor()>& closure);
 
-  /// Whether the processes have different weights between two averages, which is so with
+  /// Whether the processes have different weights between two averages, as with
   /// `local_sgd_interval`.
   bool has_own_weights() const {
     return num_processes() > 1 && distributed_options().local_sgd_interval > 0;
   }
 
-  /// Returns the state that `optimizer` needs to continue, in the format of Python's
+  /// Returns the state that `optimizer` needs to resume, in the format of Python's
   /// `Optimizer.state_dict`. With `zero_stage`, it includes the parts of all processes. A param
   /// group that `optimizer_step` updates with fused kernels has `fused` = True, so that Python
   /// continues with the same numbers; linkboy ignores this key when it loads the state.
   /// @note Collective, with `zero_stage`.
   StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer) const;
 
-  /// Returns the state that a resumed run needs for identical numbers, in addition to the model,
-  /// the optimizer and the GradScaler: the order in which gradients are sent (sums over many
-  /// processes depend on it) and, with local SGD, the updates since the last average.
+  /// Returns the state that a resumed run needs for identical numbers, in addition to those of the
+  /// model, the optimizer and the GradScaler: the order in which gradients are sent (sums over many
+  /// processes depend on it) and, with local SGD, each optimizer's number of updates.
   /// @note Collective.
   StateDict state_dict() const;
   /// Restores the state; call it after `prepare`. Ignores the sending order of other models.
-  /// @throws Error if the state's counts of updates are not valid.
+  /// @throws Error if the state is incomplete or if its counts of updates are not valid.
   /// @note Collective.
   void load_state_dict(const StateDict& state);
 
   /// Releases the gradients of all param groups.
   static void zero_grad(torch::optim::Optimizer& optimizer);
 
-  /// In fp16, adapts the scale. Call it once per update, after the steps of all optimizers. If you
-  /// do not call it, the next `backward` does so, unless the gradients of an optimizer are unscaled
-  /// and its step is still to come.
+  /// In fp16, adjusts the scale. Call it once per update, after the steps of all optimizers. If you
+  /// do not call it, the next `backward` adjusts the scale, unless the gradients of an optimizer
+  /// are unscaled and its step is still pending.
   void update_scale();
 
-  /// Call it instead of `optimizer_step` if the gradients must not be applied (because one is NaN,
-  /// for example). In fp16 it ends the update for all optimizers whose gradients are unscaled.
+  /// Call it instead of `optimizer_step` if the gradients must not be applied (for example because
+  /// one is NaN). In fp16, it ends the update for all optimizers whose gradients are unscaled.
   void skip_optimizer_step();
 
   /// Whether an optimizer's step was skipped since the last `begin_micro_step` or `backward`. If
-  /// so, the update does not count, and the scheduler must not be stepped. In fp16, waits until
-  /// CUDA has finished the step, and corrects the optimizers' counts.
+  /// so, the update does not count, and you must not step the scheduler. In fp16, waits until CUDA
+  /// has finished the step, and corrects the optimizers' update counts.
   bool optimizer_step_was_skipped();
   /// Waits until it is known which optimizer steps were skipped since the accumulation window
-  /// began, and removes the skipped ones from the optimizers' counts. Call it before you read an
+  /// began, and removes these steps from the optimizers' update counts. Call it before you read an
   /// optimizer's state by other means than `optimizer_state_dict`.
   void settle_optimizer_steps();
-  /// The same information as `optimizer_step_was_skipped`, for a later query: after the next
-  /// micro-steps are queued, CUDA has work while the host waits. Does not change the optimizers'
-  /// counts. Trainer uses it.
+  /// The same information as `optimizer_step_was_skipped`, for a later query. If you query it after
+  /// queuing the next micro-steps, the GPU stays busy while the host waits. Does not change the
+  /// optimizers' update counts. Trainer uses it.
   const StepVerdict& step_verdict() const;
 
   /// The precision in which losses are computed.
@@ -213,39 +217,39 @@ class LINKBOY_API Accelerator {
   /// Returns the rows of all processes, concatenated along dimension 0 in rank order; for scalars,
   /// a tensor of shape [processes].
   /// @throws DistributedError on all ranks if dtypes, shapes or device types differ, or if a rank
-  ///         has no batch left in a loop that `join_uneven_loop` ends, such as Trainer's
-  ///         evaluation. Use `gather_for_metrics` there.
+  ///         is already in `join_uneven_loop`, as in Trainer's evaluation. Use `gather_for_metrics`
+  ///         there.
   at::Tensor gather(const at::Tensor& tensor) const;
 
-  /// Returns the rows of all processes like `gather`, but the tensors may differ in length in
-  /// dimension 0. If `padding_value` is given, shorter tensors are padded with it to the length of
-  /// the longest.
+  /// Returns the rows of all processes like `gather`, but the tensors may have different numbers of
+  /// rows. If `padding_value` is set, pads each tensor with it to the largest number of rows.
   /// @throws Error if `tensor` is a scalar; DistributedError on all ranks if dtypes, device types
   ///         or the shapes of rows differ.
   at::Tensor gather_uneven(const at::Tensor& tensor,
                            std::optional<double> padding_value = std::nullopt) const;
 
   /// Broadcasts rank 0's model buffers (such as batch-norm statistics) to all processes, as the
-  /// first batch of each update does. Call it at the start of an evaluation. Does nothing if
+  /// first micro-step of each update does. Call it at the start of an evaluation. Does nothing if
   /// `DistributedOptions::broadcast_buffers` is false, with local SGD, or with one process.
   /// @note Collective.
   void broadcast_buffers() const;
 
-  /// Gathers rows like `gather_uneven` in a loop in which some processes make fewer steps, such as
-  /// an evaluation. Processes that have finished and wait in `join_uneven_loop` contribute no rows.
+  /// Gathers rows like `gather_uneven` in a loop in which some processes have fewer steps, such as
+  /// an evaluation. Processes that wait in `join_uneven_loop` contribute no rows. A scalar is one
+  /// row.
   /// @throws DistributedError on all ranks if dtypes, device types or the shapes of rows differ.
   at::Tensor gather_for_metrics(const at::Tensor& tensor) const;
 
-  /// Ends a loop in which some processes may make fewer steps: answers the `gather_for_metrics`
-  /// calls of the processes that are still in the loop until all have arrived. Trainer calls it
+  /// Ends a loop in which some processes may have fewer steps. Until all processes have called it,
+  /// answers the `gather_for_metrics` calls of those that are still in the loop. Trainer calls it
   /// after the steps of an evaluation.
   void join_uneven_loop() const;
 
-  /// Combines the tensors of all processes, by default to their sum. The result is the same on all
-  /// processes.
+  /// Reduces the tensors of all processes with `op`. The result is the same on all processes.
   at::Tensor reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
 
-  /// Returns the tensor of rank `root` on all processes.
+  /// Returns the tensor of rank `root` on all processes. All processes must pass the same shape and
+  /// dtype.
   at::Tensor broadcast(const at::Tensor& tensor, int64_t root = 0) const;
 
   /// Returns the bytes of rank `root` on all processes; the `bytes` of the other ranks are ignored.
@@ -259,12 +263,13 @@ class LINKBOY_API Accelerator {
   /// @note Collective.
   void wait_for_everyone() const { process_group().barrier(); }
 
-  /// Runs `work` (a download, for example) on the main process of each host, then on the other
+  /// Runs `work` (for example a download) on the main process of each host, then on the other
   /// processes.
+  /// @note Collective.
   void main_process_first(const std::function<void()>& work) const;
 
-  /// The processes that share the batches. If there are no others, the group contains this process
-  /// only.
+  /// The processes that share the batches. Without other processes, the group contains only this
+  /// one.
   const ProcessGroup& process_group() const;
   /// Shared ownership of `process_group()`, for objects that may outlive the Accelerator.
   std::shared_ptr<const ProcessGroup> shared_process_group() const;
@@ -284,18 +289,19 @@ class LINKBOY_API Accelerator {
   /// `info` instead.
   void print(std::string_view line) const;
   /// Passes a message to the logger on the processes in `ranks`, or on all processes if `ranks` is
-  /// empty. Without a logger, prints the message: after its level if that is `warning` or `error`,
-  /// and after the rank if that is not 0. Without a logger, `debug` messages are dropped.
+  /// empty. Without a logger, drops `debug` messages and prints all others, with the level as a
+  /// prefix for `warning` and `error`, and with the rank as a prefix on ranks other than 0.
   void log(LogLevel level, std::string_view message, c10::ArrayRef<int64_t> ranks = {0}) const;
-  /// The logger; null if none was given.
+  /// The logger; null if none was passed.
   const std::shared_ptr<Logger>& logger() const;
 
   /// Seeds LibTorch's generators for the CPU and all CUDA devices. Within linkboy, only `cli::run`
   /// sets seeds.
   static void set_seed(uint64_t seed);
 
-  /// Seeds the generators differently on each process, so that their dropout differs. Shuffling and
-  /// transforms do not depend on this seed: theirs is derived from the sample.
+  /// Seeds the generators differently on each process, so that their dropout differs. Shared
+  /// loaders are not affected, because they use rank 0's seed for shuffling and transforms on all
+  /// processes.
   void set_seed_per_process(uint64_t seed) const {
     set_seed(seed + static_cast<uint64_t>(process_index()));
   }

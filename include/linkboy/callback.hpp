@@ -31,17 +31,17 @@ struct StepOutput;
 /// `docs/events.md` shows their order. Each event comes directly after the Trainer method of the
 /// same name.
 ///
-/// The thread that runs the Trainer calls the events. An exception leaves the run: StopTraining
-/// ends it in an orderly way, and any other exception reaches the caller after `on_exception`. If a
-/// callback throws StopTraining, the remaining callbacks still get the same event, because they may
-/// be collective or save a training state. StopTraining during a run's set-up ends the run at its
-/// start; in the events at the end of a run it has no effect.
+/// The thread that runs the Trainer calls the events. An exception ends the run: StopTraining ends
+/// it in an orderly way, and any other exception reaches the caller after `on_exception`. If a
+/// callback throws StopTraining, the remaining callbacks still receive the event, because they may
+/// make collective calls or save a training state. StopTraining during a run's set-up ends the run
+/// at its start; in the events at the end of a run, it has no effect.
 class LINKBOY_API Callback {
  public:
   virtual ~Callback() = default;
 
-  /// The order in which callbacks get each event, from first to last. Callbacks of the same phase
-  /// are called in list order.
+  /// The order in which callbacks receive each event, from first to last. Callbacks of the same
+  /// phase are called in list order.
   enum class Phase {
     first,     ///< before all others, for example FastDevRun, which removes some callbacks
     measure,   ///< computes metrics of the model's outputs, for example MetricCallback
@@ -56,21 +56,23 @@ class LINKBOY_API Callback {
     last,      ///< after all others, for example StopOnSignal
   };
 
-  /// The phase of the callback: `act`, unless the class defaults to another one or `set_phase` was
+  /// The phase of the callback: `act`, unless the class has another default or `set_phase` was
   /// called.
   Phase phase() const { return phase_.value_or(default_phase()); }
-  /// Sets the phase. This takes effect when the callback is given to a Trainer.
+  /// Sets the phase. Takes effect when the callback is added to a Trainer.
   void set_phase(Phase phase) { phase_ = phase; }
 
-  /// Returns the name by which a Trainer knows the callback and its state. It defaults to the name
-  /// of the class, such as "linkboy::TimeLimit", unless `set_name` or the class sets another one.
+  /// Returns the name that identifies the callback and its state in a Trainer. It defaults to the
+  /// name of the class, such as "linkboy::TimeLimit", unless `set_name` or the class sets another
+  /// one.
   std::string name() const { return name_.value_or(default_name()); }
-  /// Returns names under which earlier versions saved the state of this class. If there is no state
-  /// under `name()` and `set_name` was not called, a state under one of these names is loaded.
+  /// Returns names under which earlier versions of this class saved their state. If there is no
+  /// state under `name()` and `set_name` was not called, a state under one of these names is
+  /// loaded.
   virtual std::vector<std::string> former_names() const { return {}; }
-  /// Sets the name, so that a Trainer can have several callbacks of one class. Call it before the
-  /// callback is given to a Trainer, and use the same name in a run that resumes.
-  /// @throws Error if `name` is empty, or if the callback was already given to a Trainer.
+  /// Sets the name, so that a Trainer can have several callbacks of one class. Call it before you
+  /// add the callback to a Trainer, and use the same name in a run that resumes.
+  /// @throws Error if `name` is empty, or if the callback was already added to a Trainer.
   void set_name(std::string name);
 
   /// Whether the callback writes files that remain after the run, such as checkpoints and logs.
@@ -79,28 +81,28 @@ class LINKBOY_API Callback {
 
   /// Whether the callback calls `Trainer::save_training_state` between an epoch's last update and
   /// the epoch's end (in `on_train_epoch_end`, in the epoch's evaluation, or in
-  /// `on_stop_training_error`). If it does, the Trainer keeps everything that the state of an
-  /// epoch's last update needs, and therefore also calls `state_dict` of all callbacks at that
-  /// update.
+  /// `on_stop_training_error`). If it does, the Trainer captures the training state at each epoch's
+  /// last update, and therefore calls `state_dict` of all callbacks there.
   virtual bool saves_training_states() const { return false; }
 
-  /// Called once, before the first run of a Trainer. The Trainer is complete, and no part of a run
-  /// exists.
+  /// Called once, before the first run of the Trainer. If the callback is added for one run only
+  /// (`TrainOptions::callbacks`), called before that run. The Trainer is fully constructed, and no
+  /// part of a run exists.
   virtual void on_init_end(Trainer&) {}
 
   /// Called when the loaders of a run exist and nothing depends on their lengths yet. Replace them
   /// here (`Trainer::set_train_dataloader`, `Trainer::evaluation_sets`).
   virtual void on_dataloaders_ready(Trainer&) {}
 
-  /// Called before a training run reads its training state and before it writes anything. Lock
-  /// files here that another run must not change, and throw if another run has locked them. Release
+  /// Called before a training run reads its training state and before it writes anything. Here you
+  /// can lock files that no other run may change, and throw if another run has locked them. Release
   /// the locks in `on_run_exit`.
   virtual void on_training_run_claim(Trainer&) {}
 
   /// Called when the run is set up: the loaders, the run configuration and the scheduler exist, and
   /// the training state of a resumed run has been restored.
   virtual void on_training_run_start(Trainer&) {}
-  /// Called when the model is in training mode and no batch has been read.
+  /// Called at the start of an epoch. The model is in training mode, and no batch has been read.
   virtual void on_train_epoch_start(Trainer&) {}
   /// Called before the forward pass of each micro-step.
   virtual void on_train_step_start(Trainer&) {}
@@ -110,10 +112,11 @@ class LINKBOY_API Callback {
   /// complete and averaged over the processes. In fp16 they are scaled until
   /// `Accelerator::unscale_gradients`.
   virtual void on_gradients_ready(Trainer&) {}
-  /// Called after each update, which comprises clipping, optimizer, scheduler and zero_grad. Do
-  /// work for "every n updates" here, and save training states within an epoch.
+  /// Called after each update: clipping, optimizer step, scheduler step and clearing of the
+  /// gradients. Use it for work that is due every n updates, and to save training states within an
+  /// epoch.
   virtual void on_train_update_end(Trainer&) {}
-  /// Called when the epoch's mean loss is in the history and the evaluation has not begun.
+  /// Called when the epoch's mean loss is in the run history and the evaluation has not begun.
   virtual void on_train_epoch_end(Trainer&) {}
 
   /// Called once for each evaluation set, in a training run and in an evaluation run. The model is
@@ -123,10 +126,11 @@ class LINKBOY_API Callback {
   virtual void on_eval_step_start(Trainer&) {}
   /// Called after the forward pass of each evaluation batch.
   virtual void on_eval_step_end(Trainer&, const Batch&, const StepOutput&) {}
-  /// Called when the mean loss of the set is in the history.
+  /// Called when the mean loss of the set is in the run history.
   virtual void on_eval_epoch_end(Trainer&) {}
 
-  /// Called at the end of an epoch: it is trained and evaluated, and the scheduler has its metrics.
+  /// Called at the end of an epoch, after its training, its evaluation and the scheduler's
+  /// `epoch_end`.
   virtual void on_training_run_epoch_end(Trainer&) {}
   /// Called when the run has ended, early or not; `Trainer::result` contains the reason. Not called
   /// after an exception.
@@ -143,33 +147,34 @@ class LINKBOY_API Callback {
   virtual void on_prediction_step_start(Trainer&) {}
   /// Called after the forward pass of each batch.
   virtual void on_prediction_step_end(Trainer&, const Batch&, const Prediction&) {}
-  /// Called when the prediction ends: after the last batch, or early after a stop request.
+  /// Called when the prediction ends: after the last batch or, unless it is part of another run,
+  /// early after a stop request.
   virtual void on_prediction_run_end(Trainer&) {}
 
   /// Called when the run ends early because StopTraining was thrown or `request_stop` was called.
   virtual void on_stop_training_error(Trainer&, const StopTraining&) {}
 
-  /// Called when any other exception ends the run. All callbacks get it; exceptions that they throw
-  /// here are dropped.
+  /// Called when any other exception ends the run. All callbacks receive it; exceptions that they
+  /// throw here are dropped.
   virtual void on_exception(Trainer&, std::exception_ptr) {}
 
   /// Called as the last event of each call of `train`, `evaluate` and `predict`, however it ends:
   /// after the run's end or `on_exception`. It is not called for a `predict` within a run, which is
-  /// part of that run, nor for a call whose options are rejected before it begins. Release
-  /// everything here that the run has acquired. All callbacks get it; after an exception,
-  /// exceptions that they throw here are dropped.
+  /// part of that run, nor for a call whose options are rejected before it begins. Release here
+  /// everything that the run has acquired. All callbacks receive it; after an exception, exceptions
+  /// that they throw here are dropped.
   virtual void on_run_exit(Trainer&) {}
 
-  /// Returns the state that a resumed run needs; empty if there is none. All processes get the
-  /// state of the first one. Called when a training state is saved, and at each epoch's last update
-  /// if a callback `saves_training_states()`.
+  /// Returns the state that a resumed run needs; empty by default. In a resumed run, all processes
+  /// get rank 0's state. Called when a training state is saved, and at each epoch's last update if
+  /// a callback `saves_training_states()`.
   virtual StateDict state_dict() const { return {}; }
-  /// Restores a state that `state_dict` of the same class returned. In a resumed run it is called
-  /// before `on_training_run_start`.
+  /// Restores a state that `state_dict` of the same class returned. In a resumed run, called before
+  /// `on_training_run_start`.
   virtual void load_state_dict(const StateDict&) {}
 
   /// Returns the part of the state that differs between processes, such as sums over a process's
-  /// own batches. In a resumed run each process gets its own part back; with a different number of
+  /// own batches. In a resumed run, each process gets its own part back; with a different number of
   /// processes, this part is not loaded.
   virtual StateDict rank_state_dict() const { return {}; }
   /// Restores the part that `rank_state_dict` of the same class returned on this process. Called
@@ -184,16 +189,16 @@ class LINKBOY_API Callback {
   /// callback.
   bool is_resumed() const { return is_resumed_; }
 
-  /// Returns the default of `name`. If you rename a class, override it to keep the old name and
-  /// thereby the saved states.
+  /// Returns the default of `name`. If you rename a class, override this method to return the old
+  /// name, so that saved states still load.
   virtual std::string default_name() const;
 
   /// Returns the default of `phase`. Override it for a class that must be called earlier or later
   /// than others.
   virtual Phase default_phase() const { return Phase::act; }
 
-  /// Handler of a custom event. It gets the payload of `Trainer::call_event` and must know the
-  /// payload's type.
+  /// Handler of a custom event. It receives the payload of `Trainer::call_event`, whose type it
+  /// must know.
   using EventHandler = std::function<void(Trainer&, const std::any& payload)>;
 
   /// Subscribes to a custom event; a later call for the same name replaces the handler.
@@ -214,12 +219,12 @@ class LINKBOY_API Callback {
 /// Callbacks in the order in which they are called.
 using CallbackList = std::vector<std::shared_ptr<Callback>>;
 
-/// Calls the callbacks, by `Callback::phase`, then in list order.
+/// Calls the callbacks, ordered by `Callback::phase` and then by their order in the list.
 class LINKBOY_API CallbackHandler {
  public:
-  /// Makes a handler without callbacks.
+  /// Constructs a handler without callbacks.
   CallbackHandler() = default;
-  /// Makes a handler with these callbacks.
+  /// Constructs a handler with these callbacks.
   /// @throws OptionError under the same conditions as `add`.
   explicit CallbackHandler(CallbackList callbacks);
 
@@ -247,10 +252,9 @@ class LINKBOY_API CallbackHandler {
     return nullptr;
   }
 
-  /// Calls `function` with each callback, in the order of calls. During the loop a callback may add
-  /// others and remove any, itself included. Callbacks that come later in the order are then called
-  /// if they were added and not called if they were removed; those that come earlier are not called
-  /// again.
+  /// Calls `function` with each callback, in the order of calls. During the loop, a callback may
+  /// add callbacks and remove any callback, including itself. Later in the order, added callbacks
+  /// are called and removed ones are not; callbacks earlier in the order are not called again.
   template <class Function>
   void for_each(const Function& function) const {
     c10::SmallVector<const Callback*, 16> called;
@@ -270,13 +274,12 @@ class LINKBOY_API CallbackHandler {
     for_each([&](Callback& callback) { (callback.*event)(arguments...); });
   }
 
-  /// Marks the start of a run; until a state is loaded, no callback counts as resumed.
+  /// Marks the start of a run: until a state is loaded, `is_resumed` is false for all callbacks.
   void begin_run();
-  /// Gives each callback its part of a training state, by name. Callbacks without a part are
-  /// skipped.
-  /// @return The names of the non-empty parts that no callback has taken.
+  /// Passes each callback its part of a training state, by name. Skips callbacks without a part.
+  /// @return The names of the non-empty parts that belong to no callback.
   std::vector<std::string> load_state_dicts(const StateDict& states);
-  /// Gives each callback its part by `Callback::load_rank_state_dict`.
+  /// Passes each callback its part with `Callback::load_rank_state_dict`.
   void load_rank_state_dicts(const StateDict& states);
 
   /// Whether `Callback::on_init_end` must be called; true for the first call only.

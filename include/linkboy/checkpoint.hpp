@@ -1,4 +1,4 @@
-// Includes all of checkpoint/: files of models and training states, including those of Python.
+// Includes all of checkpoint/: files with models and training states, including Python's.
 
 #pragma once
 

@@ -24,10 +24,10 @@ struct InitializedEngine;
 
 /// Options of an Engine. Members have the same meaning as in TrainOptions.
 struct EngineOptions {
-  /// Number of passes over the training data; at least 1. A scheduler needs either it or
-  /// `max_num_updates`.
+  /// Number of passes over the training data; at least 1. A scheduler needs either this, with a
+  /// training loader, or `max_num_updates`.
   std::optional<int64_t> num_epochs{};
-  /// Number of updates in the whole run; at least 1. Replaces `num_epochs` if given. The loop must
+  /// Number of updates in the entire run; at least 1. Overrides `num_epochs` if set. The loop must
   /// check `Engine::has_updates_left` and end itself.
   std::optional<int64_t> max_num_updates{};
   /// Number of micro-steps per update; at least 1.
@@ -45,7 +45,7 @@ struct EngineOptions {
                  gradient_clip_norm);
 };
 
-/// Makes the updates of a hand-written loop. `initialize` returns one.
+/// Performs the updates of a hand-written loop. `initialize` creates it.
 ///
 ///     auto [engine, train_loader, test_loader, scheduler] = linkboy::initialize(
 ///         model, optimizer, torch::nn::CrossEntropyLoss(), train_loader_of_all,
@@ -63,24 +63,26 @@ struct EngineOptions {
 /// Every batch is one micro-step: it begins with `zero_grad` or the forward pass and ends with
 /// `step`. The Engine runs the forward pass and the criterion in the precision of the Accelerator,
 /// scales and averages the gradients, clips them, and steps the optimizer and the scheduler after
-/// each complete accumulation window. An epoch begins when you iterate the training loader. Its
-/// last window may be shorter than the others; its gradients are divided by its actual length.
+/// each complete accumulation window. An epoch begins when you start to iterate over the training
+/// loader. Its last window may be shorter than the others; its gradients are divided by its actual
+/// length.
 ///
-/// Use an Engine from one thread. With several processes, all of them must call `step`, forward
-/// passes in training mode, `backward`, `eval` and `state_dict` the same number of times.
+/// Use an Engine from one thread. With several processes, all of them must run the same number of
+/// forward passes in training mode, and must call `backward`, `step`, `eval` and `state_dict` the
+/// same number of times.
 class LINKBOY_API Engine {
  public:
   ~Engine();
-  /// Moves an Engine. The moved-from object may only be destroyed or assigned to.
+  /// Moves an Engine. The moved-from Engine may only be destroyed or assigned to.
   /// @{
   Engine(Engine&& other) noexcept;
   Engine& operator=(Engine&& other) noexcept;
   /// @}
 
-  /// Puts the model and the module of the criterion into training mode.
+  /// Switches the model and the module of the criterion to training mode.
   void train();
-  /// Puts the model and the module of the criterion into evaluation mode, and broadcasts rank 0's
-  /// batch-norm statistics to all processes.
+  /// Switches the model and the module of the criterion to evaluation mode, and broadcasts rank 0's
+  /// buffers (such as batch-norm statistics) to all processes.
   /// @note Collective.
   void eval();
 
@@ -89,7 +91,7 @@ class LINKBOY_API Engine {
 
   /// Runs the model on the batch's `input()`.
   at::Tensor operator()(const Batch& batch) { return (*this)(batch.input()); }
-  /// Runs the model on these tensors.
+  /// Runs the model on the given tensors.
   /// @throws Error under the same conditions as Model's operator().
   template <std::same_as<at::Tensor>... Rest>
   at::Tensor operator()(const at::Tensor& input, const Rest&... rest) {
@@ -100,7 +102,7 @@ class LINKBOY_API Engine {
 
   /// Computes the loss.
   /// @return A scalar.
-  /// @throws Error if the Engine was made without a criterion.
+  /// @throws Error if the Engine was created without a criterion.
   at::Tensor criterion(const at::Tensor& output, const at::Tensor& target);
 
   /// Adds the gradients of `loss` divided by the length of the accumulation window. In the window's
@@ -112,22 +114,23 @@ class LINKBOY_API Engine {
 
   /// Ends the micro-step. At the end of an accumulation window, clips the gradients and steps the
   /// optimizer and the scheduler. In fp16, an update with an infinite or NaN gradient is skipped,
-  /// and the scheduler is then not stepped. On CUDA the host learns this later, at the latest when
-  /// you call `scheduler` or `num_updates`.
-  /// @return Whether this was the end of an accumulation window.
+  /// and the scheduler is then not stepped. On CUDA, the host finds this out later, at the latest
+  /// when you call `scheduler` or `num_updates`.
+  /// @return Whether this micro-step was the last one of its accumulation window.
   /// @throws Error if `backward` was not called since the last `step`.
   /// @note Collective.
   bool step();
 
-  /// Number of updates made so far; skipped ones do not count.
+  /// Number of updates so far; skipped ones do not count.
   int64_t num_updates();
   /// Number of complete epochs of the training loader.
   int64_t num_epochs() const;
   /// Number of complete micro-steps in the current epoch; 0 between epochs. In a resumed run, pass
   /// it to `batches` or `iterate` of the training loader.
   int64_t micro_step() const;
-  /// Whether the run must continue. With `max_num_updates`, true until that many updates are made;
-  /// with `num_epochs` alone, until that many epochs are complete; with neither, always.
+  /// Whether the run must continue. With `max_num_updates`, true until the number of updates
+  /// reaches it; with `num_epochs` alone, until that number of epochs is complete; with neither,
+  /// always true.
   bool has_updates_left();
 
   /// Returns the 2-norm of the last update's gradients before clipping, a scalar on the device;
@@ -141,9 +144,9 @@ class LINKBOY_API Engine {
   /// The scheduler, or null. `step` steps it and counts epochs for it. If the schedule follows a
   /// metric, call `scheduler()->epoch_end(epoch, history, true)` after each epoch.
   Scheduler* scheduler();
-  /// The Accelerator that holds device, precision and processes.
+  /// The Accelerator with the device, the precision and the processes.
   Accelerator& accelerator();
-  /// The run configuration that follows from the options, the loaders and the processes.
+  /// The run configuration that results from the options, the loaders and the processes.
   const RunConfig& run_config() const;
 
   /// Returns the model, the optimizer and the scheduler in the format of a Trainer checkpoint and,
@@ -173,29 +176,30 @@ class LINKBOY_API Engine {
 
 /// Result of `initialize`; unpack it with `auto [engine, train_loader, ...]`.
 struct InitializedEngine {
-  /// Makes the updates.
+  /// Performs the updates.
   Engine engine;
-  /// Loader of this process's training batches, on its device; null if no loader was given.
+  /// Loader of this process's training batches, on its device; null if no loader was passed.
   std::shared_ptr<DataLoader> train_loader;
-  /// Loader of this process's evaluation batches, on its device; each sample belongs to one
-  /// process. Null if no loader was given.
+  /// Loader of this process's evaluation batches, on its device. Each sample belongs to exactly one
+  /// process. Null if no loader was passed.
   std::shared_ptr<DataLoader> eval_loader;
   /// The scheduler of `engine`; may be null.
   Scheduler* scheduler;
 };
 
-/// Makes an Engine. Finds the device and the other processes, and moves the model, the optimizer's
-/// state and the criterion to the device. Broadcasts rank 0's weights to all processes and shares
-/// the loaders between them. Makes the scheduler for the length of the run.
+/// Creates an Engine. Selects the device, connects the processes, and moves the model, the
+/// optimizer's state and the criterion to the device. Broadcasts rank 0's weights to all processes
+/// and shares the loaders between them. Creates the scheduler for the length of the run.
 ///
 /// @param criterion  May be empty if the loop computes its losses itself.
-/// @param train_loader  A loader that `make_data_loader` made without a `shard`, which returns all
-///        batches; any other loader must return only the batches of its own process. If it is null,
-///        every accumulation window has its full length.
+/// @param train_loader  Either a loader that returns all batches on every process (see
+///        `DataLoader::shared`), or one that returns only the batches of its own process. If it is
+///        null, every accumulation window has its full length.
 /// @param eval_loader  Treated like `train_loader`; may be null.
 /// @param create_scheduler_fn  May be empty.
-/// @throws OptionError if there is no optimizer, if an option is out of range, or if the length of
-///         the run is needed but not known; the errors of Accelerator's constructor and `prepare`.
+/// @throws OptionError if the optimizer is null or an LBFGS, if an option is out of range, or if
+///         the scheduler needs the length of the run but it is not known; the errors of
+///         Accelerator's constructor and `prepare`.
 /// @note Collective.
 LINKBOY_API InitializedEngine initialize(Model model,
                                          std::shared_ptr<torch::optim::Optimizer> optimizer,

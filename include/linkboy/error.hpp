@@ -12,8 +12,8 @@ namespace linkboy {
 
 /// Base class of the errors that linkboy throws for wrong usage and invalid input.
 ///
-/// The message contains what is wrong (with the value), what is accepted and what to do. Errors
-/// that LibTorch detects are thrown as LibTorch's own `c10::Error`.
+/// The message says what is wrong (with the value), what is accepted and what to do. LibTorch
+/// reports the errors that it detects as `c10::Error`.
 class LINKBOY_API Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -44,14 +44,14 @@ class LINKBOY_API DistributedError : public Error {
   using Error::Error;
 };
 
-/// Returns the message of `exception`, which must not be null. The message of a `c10::Error` is
-/// returned without LibTorch's backtrace, which its `what()` contains.
+/// Returns the message of `exception`, which must not be null. For a `c10::Error`, omits LibTorch's
+/// backtrace, which `what()` contains.
 LINKBOY_API std::string message_of(const std::exception_ptr& exception);
 
 }  // namespace linkboy
 
-/// Throws an ErrorClass unless `condition` holds. The message consists of the remaining arguments,
-/// streamed one after another. They are evaluated only on failure.
+/// Throws an ErrorClass unless `condition` is true. The message consists of the remaining
+/// arguments, streamed one after another. They are evaluated only on failure.
 #define LINKBOY_CHECK_AS(ErrorClass, condition, ...) \
   do {                                               \
     if (!(condition)) [[unlikely]] {                 \
@@ -59,9 +59,9 @@ LINKBOY_API std::string message_of(const std::exception_ptr& exception);
     }                                                \
   } while (false)
 
-/// Throws a linkboy::Error unless `condition` holds; see LINKBOY_CHECK_AS.
+/// Throws a linkboy::Error unless `condition` is true; see LINKBOY_CHECK_AS.
 #define LINKBOY_CHECK(condition, ...) LINKBOY_CHECK_AS(::linkboy::Error, condition, __VA_ARGS__)
 
-/// Throws a linkboy::OptionError unless `condition` holds; see LINKBOY_CHECK_AS.
+/// Throws a linkboy::OptionError unless `condition` is true; see LINKBOY_CHECK_AS.
 #define LINKBOY_CHECK_OPTION(condition, ...) \
   LINKBOY_CHECK_AS(::linkboy::OptionError, condition, __VA_ARGS__)

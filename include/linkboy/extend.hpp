@@ -1,4 +1,4 @@
-// Includes all of extend/: parts for custom callbacks, metrics and schedules.
+// Includes all of extend/: building blocks for custom callbacks, metrics and schedules.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// Includes all of fine_tuning/: freezing, parameter groups, and trials that find a learning rate or
-// a batch size.
+// Includes all of fine_tuning/: freezing layers, parameter groups, and searches for a learning rate
+// or a batch size.
 
 #pragma once
 

@@ -1,5 +1,5 @@
-// Includes all of linkboy except <linkboy/cli.hpp>, which needs Boost. To compile faster, include
-// only the headers that you use.
+// Includes all of linkboy except <linkboy/cli.hpp> and <linkboy/vision.hpp>, which belong to
+// separate libraries. To compile faster, include only the headers that you use.
 
 #pragma once
 

@@ -18,13 +18,14 @@ namespace linkboy {
 /// Trainer subclass computes the loss.
 class LINKBOY_API LossFunction {
  public:
-  /// Makes an empty function, for a Trainer that computes its losses itself.
+  /// Constructs an empty function, for a Trainer that computes its losses itself.
   /// @{
   LossFunction() = default;
   LossFunction(std::nullptr_t) {}  // NOLINT(google-explicit-constructor)
   /// @}
 
-  /// Makes a function that calls `forward` of the module, which it shares, or the given function.
+  /// Constructs a function that calls the module's `forward`, or `function`. Shares ownership of
+  /// the module.
   /// @{
   template <class H>
   requires std::derived_from<H, torch::nn::ModuleHolder<typename H::ContainedType>> LossFunction(
@@ -45,7 +46,7 @@ class LINKBOY_API LossFunction {
       : function_(std::move(function)) {}
   /// @}
 
-  /// Whether it is not empty.
+  /// Whether the function is not empty.
   explicit operator bool() const { return function_ != nullptr; }
   /// Returns the loss, a scalar. Must not be called if the function is empty.
   at::Tensor operator()(const at::Tensor& output, const at::Tensor& target) const {

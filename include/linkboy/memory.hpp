@@ -1,4 +1,4 @@
-// Includes all of memory/: measuring and reducing the use of memory.
+// Includes all of memory/: measuring and reducing memory use.
 
 #pragma once
 

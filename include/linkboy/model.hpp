@@ -46,8 +46,8 @@ LINKBOY_API [[noreturn]] void throw_wrong_inputs(const std::string& module_name,
                                                  std::size_t num_inputs,
                                                  const std::string& accepted);
 
-/// Calls `module.forward` with the tensors at the indices I, if it accepts that many.
-/// @return Whether it does.
+/// Calls `module.forward` with the tensors at the indices I, if it accepts this number of tensors.
+/// @return Whether it accepts this number.
 template <class M, std::size_t... I>
 bool forward_tensors(M& module, c10::ArrayRef<at::Tensor> inputs, c10::IValue& output,
                      std::index_sequence<I...>) {
@@ -64,7 +64,8 @@ bool forward_tensors(M& module, c10::ArrayRef<at::Tensor> inputs, c10::IValue& o
   }
 }
 
-/// Calls `module.forward` with all tensors in `inputs`, if it accepts that many.
+/// Calls `module.forward` with all tensors in `inputs`.
+/// @throws Error if it does not accept this number of tensors.
 template <class M, std::size_t... N>
 c10::IValue forward_module(M& module, c10::ArrayRef<at::Tensor> inputs, std::index_sequence<N...>) {
   c10::IValue output;
@@ -85,17 +86,17 @@ c10::IValue forward_module(M& module, c10::ArrayRef<at::Tensor> inputs, std::ind
 
 }  // namespace detail
 
-/// Handle to a model of any kind: a LibTorch module (as a shared_ptr or ModuleHolder, including
-/// Sequential and AnyModule) or a TorchScript module exported from Python.
+/// Handle to a model: a LibTorch module (as a shared_ptr or ModuleHolder, including Sequential and
+/// AnyModule) or a TorchScript module exported from Python.
 ///
-/// Copies refer to the same model. A module does not need a particular base class other than
-/// torch::nn::Module. Its `forward` may take one to eight tensors (in an AnyModule, up to four),
+/// Copies refer to the same model. A module does not need a base class other than
+/// torch::nn::Module. Its `forward` may accept one to eight tensors (in an AnyModule, up to four),
 /// and may return a tensor or a tuple, vector or map that an `IValue` can hold. A module whose
-/// `forward` takes or returns other types also works if a Trainer subclass calls it through its own
-/// typed pointer. Like the module itself, a Model is not thread-safe.
+/// `forward` accepts or returns other types also works if a Trainer subclass calls it through a
+/// pointer of the module's type. Like the module itself, a Model is not thread-safe.
 class LINKBOY_API Model {
  public:
-  /// Makes a handle that shares `module`.
+  /// Constructs a handle that shares `module`.
   /// @throws Error if the module is null or an empty AnyModule.
   /// @{
   template <std::derived_from<torch::nn::Module> M>
@@ -107,8 +108,8 @@ class LINKBOY_API Model {
       torch::nn::ModuleHolder<M> holder)  // NOLINT(google-explicit-constructor)
       : Model(holder.ptr()) {}
 
-  /// Makes a handle from a named holder (`torch::nn::Linear`, or a custom `TORCH_MODULE`), which
-  /// derives from ModuleHolder.
+  /// Constructs a handle from a named holder (`torch::nn::Linear`, or a custom `TORCH_MODULE`),
+  /// which derives from ModuleHolder.
   template <class H>
   requires std::derived_from<H, torch::nn::ModuleHolder<typename H::ContainedType>> Model(
       H holder)  // NOLINT(google-explicit-constructor)
@@ -137,10 +138,10 @@ class LINKBOY_API Model {
   void train(bool on = true);
   /// Switches to evaluation mode.
   void eval() { train(false); }
-  /// Whether the model itself is in training mode; its submodules may be in another mode.
+  /// Whether the model itself is in training mode. Its submodules may be in another mode.
   bool is_training() const;
 
-  /// Moves parameters and buffers in place; optimizers that hold the parameters stay valid.
+  /// Moves parameters and buffers in place; optimizers that refer to the parameters stay valid.
   void to(c10::Device device);
 
   /// Converts the 4-dimensional parameters and buffers to a memory format, in place.
@@ -150,8 +151,7 @@ class LINKBOY_API Model {
   std::vector<at::Tensor> parameters() const;
 
   /// Parameters and buffers in the order and with the names of Python's `state_dict()`: for each
-  /// module its own parameters, then its own buffers, then its children. The tensors are the
-  /// model's own, not copies.
+  /// module, its parameters, then its buffers, then its children. The tensors are not copies.
   NamedTensors named_tensors() const;
 
   /// Returns `named_tensors()` as a StateDict, without copying the tensors.
@@ -160,7 +160,7 @@ class LINKBOY_API Model {
   /// Copies `state` into the model, converting dtype and device. If it throws, the model is
   /// unchanged.
   ///
-  /// @return The names that were left out; none if `names.strict`.
+  /// @return The names that were not loaded; empty if `names.strict`.
   /// @throws Error that lists the missing names, the unexpected ones (if `names.strict`) and those
   ///         with the wrong shape.
   LoadReport load_state_dict(const StateDict& state, const NameOptions& names = {});
@@ -186,9 +186,9 @@ class LINKBOY_API Model {
   detail::Forward forward_;
 };
 
-/// Restores, on destruction, the mode (training or evaluation) of a model and of each of its
-/// modules. Frozen layers, for example, may be in evaluation mode while the model trains. For a
-/// TorchScript model, only the mode of the whole model is restored. The modules in `others` are
+/// On destruction, restores the mode (training or evaluation) of a model and of each of its
+/// modules. For example, frozen layers may be in evaluation mode while the model trains. For a
+/// TorchScript model, restores only the mode of the model itself. The modules in `others` are
 /// treated in the same way.
 class LINKBOY_API ModelModeGuard {
  public:

@@ -1,4 +1,4 @@
-// Includes all of precision/: half precision.
+// Includes all of precision/: training in half precision.
 
 #pragma once
 

@@ -33,9 +33,9 @@ inline std::string to_string(ParamGroupField field) { return to_text(field); }
 /// @throws Error if the optimizer's options do not have this field.
 LINKBOY_API std::vector<double> get_param_group_field(const torch::optim::Optimizer& optimizer,
                                                       ParamGroupField field);
-/// Sets a field of each param group to its element of `values`.
-/// @throws Error if the optimizer's options do not have this field, or if the number of values is
-///         not the number of param groups.
+/// Sets a field of each param group to the corresponding element of `values`.
+/// @throws Error if the optimizer's options do not have this field, or if the number of values
+///         differs from the number of param groups.
 LINKBOY_API void set_param_group_field(torch::optim::Optimizer& optimizer, ParamGroupField field,
                                        const std::vector<double>& values);
 
@@ -50,7 +50,8 @@ struct FieldValues {
 /// Sets fields of the optimizer's param groups, update by update.
 ///
 /// Update k of a run (counted from 1) uses `values_at(k - 1)`: Trainer calls `start` before the
-/// first update and `step` after each update that was made. Do the same in a hand-written loop:
+/// first update and `step` after each update that was not skipped. Do the same in a hand-written
+/// loop:
 ///
 ///     scheduler.start();
 ///     for (...) { optimizer.step(); scheduler.step(); }
@@ -63,18 +64,18 @@ class LINKBOY_API Scheduler {
   /// The field whose values `values_at` returns.
   ParamGroupField field() const { return base_[0].field; }
 
-  /// Returns the value of each param group for update `update + 1`. Changes nothing, so you can
-  /// plot a schedule before training.
-  /// @param update  Number of updates made so far, from 0.
+  /// Returns the value of each param group for update `update + 1`. Does not change anything, so
+  /// you can plot a schedule before training.
+  /// @param update  Number of updates so far; 0 or more.
   virtual std::vector<double> values_at(int64_t update) const = 0;
 
   /// Returns the values of the other fields that the schedule sets (for example the momentum in
   /// OneCycle); empty for most schedules.
   virtual std::vector<FieldValues> other_values_at(int64_t /*update*/) const { return {}; }
 
-  /// Sets the optimizer's values for the next update. If the run has no next update (see
-  /// `set_num_updates_of_run`) and the curve has no valid value there, the optimizer keeps the
-  /// values of the last update.
+  /// Sets the optimizer's values for the next update. If the run has no further update (see
+  /// `set_num_updates_of_run`) and the curve does not have a valid value there, the optimizer keeps
+  /// the values of the last update.
   /// @throws Error under the same conditions as `check_values_at`; if param groups were removed
   ///         from the optimizer.
   void start();
@@ -89,12 +90,12 @@ class LINKBOY_API Scheduler {
   virtual bool include_new_groups();
 
   /// Called when a run with this history begins. If the schedule is a part of another one, it may
-  /// also be called at the end of each epoch before its turn; metrics that are already in the
-  /// history do not count for it.
+  /// also be called at the end of each epoch before the schedule becomes active. The schedule must
+  /// ignore metrics that are already in the history.
   virtual void run_start(const RunHistory&) {}
 
   /// Called at the end of an epoch, for schedules that follow a metric or count epochs.
-  /// @param num_epochs_done  Number of epochs of this run that are done, including this one.
+  /// @param num_epochs_done  Number of completed epochs in this run, including this one.
   /// @param has_metrics  Whether the history has all metrics of the epoch, because it was evaluated
   ///        or because the run has no evaluations.
   virtual void epoch_end([[maybe_unused]] int64_t num_epochs_done, const RunHistory&,
@@ -102,16 +103,16 @@ class LINKBOY_API Scheduler {
 
   /// Checks the values that `values_at` and `other_values_at` return.
   /// @throws Error if a value is negative or not finite, or if a momentum or beta2 is 1 or more;
-  ///         the message names the update.
+  ///         the message shows the update.
   void check_values_at(int64_t update) const;
 
-  /// Sets the number of updates in the run; Trainer calls it. No update uses the values after the
-  /// last one, so these may be invalid: for example, a line that reaches 0 at the last update is
-  /// negative after it.
+  /// Sets the number of updates in the run; Trainer and Engine call it. No update uses the values
+  /// after the last one, so these may be invalid: for example, a line that reaches 0 at the last
+  /// update is negative after it.
   void set_num_updates_of_run(int64_t num_updates) { num_updates_of_run_ = num_updates; }
 
-  /// Restores the base values of all groups whose values have not been changed by other code since.
-  /// A run calls it before it replaces the previous run's scheduler.
+  /// Restores the base values of all groups whose current values were set by this scheduler. A run
+  /// calls it before it replaces the previous run's scheduler.
   void restore_base_values();
 
   /// Number of updates counted so far.
@@ -120,30 +121,30 @@ class LINKBOY_API Scheduler {
   /// The values that the groups had when they were added to this scheduler.
   const std::vector<double>& base_values() const { return base_[0].values; }
   /// Returns the base values of another field.
-  /// @throws Error if the schedule does not set this field.
+  /// @throws Error if the schedule does not set that field.
   const std::vector<double>& base_values(ParamGroupField field) const;
 
-  /// A number of updates that determines the schedule, with the name of its option.
+  /// A number of updates that determines the schedule, preceded by the name of its option.
   using Length = std::pair<std::string, double>;
 
-  /// Returns all lengths. A state can only be loaded by a schedule of the same class with the same
-  /// lengths.
+  /// Returns all lengths. By default, a state can be loaded only by a schedule of the same class
+  /// with the same lengths (see `allow_changed_lengths`).
   virtual std::vector<Length> lengths() const { return {}; }
 
-  /// Returns the state that `load_state_dict` needs to continue with exactly the next value: the
-  /// class, the count, the base values and the lengths. All other options are taken from the new
+  /// Returns the state from which `load_state_dict` continues with exactly the next value: the
+  /// class, the count, the base values and the lengths. All other options come from the new
   /// scheduler.
   virtual StateDict state_dict() const;
 
   /// Restores the count and sets the optimizer's values.
-  /// @throws Error under the same conditions as `check_state_dict`; nothing has changed in this
-  ///         case.
+  /// @throws Error under the same conditions as `check_state_dict` (nothing has changed in this
+  ///         case), or under the same conditions as `start`.
   virtual void load_state_dict(const StateDict& state);
 
   /// Checks whether `load_state_dict` would accept `state`.
   /// @throws Error if it is not the state of a scheduler, or was saved for a different number of
-  ///         groups. If `allow_changed_lengths` is off, also if it was saved by another schedule or
-  ///         for other lengths (a longer run).
+  ///         groups; unless `allow_changed_lengths(true)` was called, also if it was saved by
+  ///         another schedule or with other lengths (such as those of a longer run).
   virtual void check_state_dict(const StateDict& state) const;
 
   /// Returns the state to load in a run that is not resumed but loads the checkpoint of another
@@ -155,9 +156,9 @@ class LINKBOY_API Scheduler {
   virtual void allow_changed_lengths(bool allow) { allows_changed_lengths_ = allow; }
 
  protected:
-  /// Whether a group with this base value keeps it. A group without weight decay (or momentum)
-  /// stays without it, even if the curve has absolute values. Learning rates always follow the
-  /// curve.
+  /// Whether the values of a group with this base value stay 0. A group without weight decay (or
+  /// momentum) stays without it, even if the curve has absolute values. Learning rates always
+  /// follow the curve.
   bool stays_zero(double base) const { return base == 0.0 && field() != ParamGroupField::lr; }
 
   /// Uses the current values of the groups as their base values.
@@ -166,8 +167,8 @@ class LINKBOY_API Scheduler {
                      ParamGroupField field = ParamGroupField::lr,
                      const std::vector<ParamGroupField>& other_fields = {});
 
-  /// The update whose values are in effect. A schedule that is not driven by the count may return
-  /// another number.
+  /// The update whose values are in effect: `num_updates()`, unless a schedule does not follow the
+  /// count.
   virtual int64_t now() const { return num_updates_; }
 
   /// Sets the count, for schedules that count in another way. Does not change the optimizer.
@@ -199,11 +200,11 @@ class LINKBOY_API CurveScheduler : public Scheduler {
   using Scheduler::Scheduler;
 };
 
-/// Makes the scheduler of a run once its length is known.
+/// Creates the scheduler of a run once its length is known.
 using CreateSchedulerFn =
     std::function<std::unique_ptr<Scheduler>(torch::optim::Optimizer&, const RunConfig&)>;
 
-/// Returns a function that makes an S from (optimizer, options, run configuration).
+/// Returns a function that constructs an S from (optimizer, options, run configuration).
 template <class S, class Options>
 CreateSchedulerFn scheduler_fn(Options options) {
   return

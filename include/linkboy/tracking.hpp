@@ -1,4 +1,4 @@
-// Includes all of tracking/: recording of runs.
+// Includes all of tracking/: recording runs in files and experiment trackers.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// Includes all of util/: text that is read and printed.
+// Includes all of util/: parsing and printing text.
 
 #pragma once
 

@@ -1,13 +1,13 @@
 // The version of these headers, according to semantic versioning: before 1.0, a new minor version
-// may change the API, and a new patch version does not. CMake reads it from this file.
+// may change the API, and a new patch version does not. CMake reads the version from this file.
 
 #pragma once
 
-/// A number of the version.
+/// The parts of the version.
 /// @{
 #define LINKBOY_VERSION_MAJOR 0
 #define LINKBOY_VERSION_MINOR 1
 #define LINKBOY_VERSION_PATCH 0
 /// @}
-/// The whole version as text.
+/// The version as text.
 #define LINKBOY_VERSION "0.1.0"

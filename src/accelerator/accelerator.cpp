@@ -34,8 +34,8 @@ c10::Device parse_device(const std::string& name, const LaunchEnvironment& launc
     LINKBOY_CHECK_OPTION(
         num_devices == 0 || own_index, "there are ", launch.local_world_size,
         " processes on this host, but ", num_devices, devices,
-        ". Start at most one process per device, let the launcher show one device to each process "
-        "(CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1), or choose the device cpu.");
+        ". Start at most one process per device, let the launcher assign one device to each "
+        "process (CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1), or choose the device cpu.");
     index = static_cast<int>(own_index.value_or(0));
   } else {
     const std::string digits = name.starts_with(kind + ":") ? name.substr(kind.size() + 1) : "";
@@ -62,7 +62,7 @@ void check_same_on_all_ranks(AcceleratorOptions options, c10::Device device,
       c10::str("a gradient_comm_hook = ", distributed.gradient_comm_hook != nullptr)};
   const auto add = [&lines](const std::string& owner, const auto& fields) {
     for (auto [name, value] : options_to_text(fields)) {
-      // The messages of version 0.1 had this form.
+      // The messages of earlier builds of 0.1 had this form.
       if (value == "true") value = "1";
       if (value == "false") value = "0";
       lines.push_back(owner + name + " = " + value);
@@ -131,8 +131,8 @@ Accelerator::Implementation::Implementation(AcceleratorOptions options,
   process_group_ = options.process_group ? options.process_group
                                          : init_process_group(launch, distributed_, device_);
   check_same_on_all_ranks(options, device_, *process_group_);
-  // All ranks have the same type of device. A launcher that shows one device to each process may
-  // show a different one or the same one to all.
+  // All ranks have the same type of device. If a launcher makes only one device visible to each
+  // process, it may be the same device for several processes.
   if (device_.is_cuda()) {
     require_device_of_its_own(*process_group_, uuid_of_cuda_device(device_.index()));
   }

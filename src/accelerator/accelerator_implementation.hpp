@@ -43,8 +43,8 @@ struct Accelerator::Implementation {
   AccumulationWindow window_;
   bool is_in_training_ = false;  // set and reset by the Trainer whose run uses this Accelerator
   StepVerdict step_verdict_{};
-  /// Optimizers with a step in this window whose verdict nobody has read. It is cleared when the
-  /// next window begins, because the optimizers may no longer exist then.
+  /// Optimizers with a step in this window whose verdict has not been read. Cleared when the next
+  /// window begins, because the optimizers may no longer exist then.
   std::unordered_set<const torch::optim::Optimizer*> unsettled_;
 
   /// The optimizers in the order of their first steps, and the number of steps of each, for local

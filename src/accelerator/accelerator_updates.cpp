@@ -54,7 +54,8 @@ void Accelerator::backward(const at::Tensor& loss) {
   // Skips the division if it changes nothing, which saves a node of the graph.
   const at::Tensor share = impl_->window_.length == 1 ? loss : loss / impl_->window_.length;
   if (GradScaler* scaler = grad_scaler()) {
-    // Other optimizers may have gradients of this update with the current scale.
+    // Other optimizers may already have gradients for this update that were scaled by the current
+    // scale.
     const bool is_within_update = impl_->is_scale_updated_by_loop_ || impl_->window_.index > 0;
     if (is_within_update) {
       scaler->collect_steps();
@@ -109,14 +110,14 @@ at::Tensor Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters
   }
   if (gradients.empty()) return total;
   if (std::isinf(max_norm)) return total;
-  // Python divides a number by a tensor by multiplying with the reciprocal. The C++ operator
-  // differs from that in the last bit.
+  // PyTorch's Python operator divides a number by a tensor by multiplying by the reciprocal. The
+  // result of the C++ operator differs in the last bit.
   const at::Tensor coefficient = ((total + 1e-6).reciprocal() * max_norm).clamp_max(1.0);
   at::_foreach_mul_(gradients, coefficient);
   return total;
 }
 
-/// Each process has gradients only for its own parameters, or for none.
+/// Each process has gradients only for its own parameters, and possibly for none.
 at::Tensor Accelerator::Implementation::norm_of_all_shards(const at::Tensor& norm) const {
   at::Tensor sum = norm.to(at::kDouble).square();
   process_group_->all_reduce(sum);
@@ -156,8 +157,8 @@ void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
     }
     if (fused == FusedGradients::some) impl_->partly_fused_.insert(&optimizer);
   };
-  // All ranks must see the overflow of any gradient. A rank that alone skipped an update would have
-  // other weights, another scale and another count of updates.
+  // All ranks must see an overflow in any gradient. If only one rank skipped an update, its
+  // weights, its scale and its number of updates would differ from those of the others.
   if (impl_->zero_) unscale_gradients(optimizer);
   if (impl_->grad_scaler_ && !impl_->are_gradients_averaged()) {
     unscale_gradients(optimizer);

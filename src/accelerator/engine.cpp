@@ -275,9 +275,9 @@ void Engine::backward(const at::Tensor& loss) {
 }
 
 bool Engine::step() {
-  LINKBOY_CHECK(std::exchange(impl_->has_gradients_, false),
-                "step was called without backward before it. Call backward and then step for "
-                "each batch.");
+  LINKBOY_CHECK(
+      std::exchange(impl_->has_gradients_, false),
+      "step was called without a preceding backward. Call backward and then step for each batch.");
   Place& place = *impl_->place_;
   const bool is_due = impl_->accelerator_->window().is_complete();
   if (is_due) impl_->make_update();

@@ -36,7 +36,7 @@ int64_t micro_step_here(const StateDict& state, const DataLoader& loader, int64_
                 " processes do not end there. Resume with ", samples_then,
                 " samples per micro-step on all processes together, or a divisor of that.");
   const int64_t micro_step = std::min(num_samples / here, num_here);
-  // A position inside an accumulation window of this run would lack the gradients of its first
+  // A run that resumed inside an accumulation window would lack the gradients of the window's first
   // micro-steps.
   LINKBOY_CHECK(micro_step % accumulation_steps == 0 || micro_step == num_here, whose,
                 " was saved in mid-epoch, after ", micro_step,

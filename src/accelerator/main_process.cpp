@@ -11,7 +11,7 @@ namespace linkboy {
 
 namespace {
 
-/// Returns the exception of the work on the main process, as `error_bytes`, on all processes.
+/// Runs the work. Returns the main process's exception, as `error_bytes`, on all processes.
 std::string error_of_main_process(const Accelerator& accelerator, const std::function<void()>& work,
                                   std::exception_ptr& own) {
   std::string error;

@@ -9,7 +9,7 @@ class Accelerator;
 
 /// Returns the lengths and sizes of a run with these loaders; either may be null.
 /// @throws Error if the training loader has no batches.
-/// @note Collective, with an evaluation loader.
+/// @note Collective if there is an evaluation loader.
 RunConfig resolve_run_config(const Accelerator& accelerator, const TrainOptions& options,
                              const DataLoader* train_loader, const DataLoader* eval_loader);
 
@@ -19,7 +19,7 @@ void set_training_lengths(RunConfig& config, const TrainOptions& options);
 
 /// Clips the gradients of all parameters of the optimizer according to the configuration.
 /// @return Their 2-norm before clipping; undefined without `gradient_clip_norm`.
-/// @note Collective, with `zero_stage` 2 and `gradient_clip_norm`.
+/// @note Collective if `zero_stage` is 2 and `gradient_clip_norm` is set.
 at::Tensor clip_gradients(Accelerator& accelerator, torch::optim::Optimizer& optimizer,
                           const RunConfig& config);
 

@@ -13,7 +13,7 @@ uint64_t seed_of_rank_0(const ProcessGroup& group) {
 std::shared_ptr<DataLoader> share_between_ranks(std::shared_ptr<DataLoader> loader,
                                                 const ProcessGroup& group, bool even_batches) {
   if (group.size() == 1) return loader;
-  // Without a seed first, because a loader that cannot be shared does not need the broadcast.
+  // Tries without a seed first, because a loader that cannot be shared does not need the broadcast.
   DataLoaderOptions defaults;
   defaults.shard = {group.rank(), group.size()};
   defaults.even_batches = even_batches;

@@ -72,8 +72,8 @@ fs::path target_of(fs::path path) {
   return path;
 }
 
-// Makes the new name durable. Otherwise a power cut may lose the name even if the bytes are on the
-// disk.
+// Makes the new name durable. Otherwise a power failure may lose the name even if the bytes are on
+// the disk.
 void sync_folder_of(const fs::path& path) {
   const fs::path folder = folder_of(path);
   const Descriptor descriptor(folder, O_RDONLY | O_DIRECTORY);
@@ -82,7 +82,7 @@ void sync_folder_of(const fs::path& path) {
   const int result = retry_if_interrupted([&] { return ::fsync(descriptor.get()); });
   LINKBOY_CHECK_AS(FileError, result == 0 || errno == EINVAL || errno == ENOTSUP, "\"",
                    path.string(),
-                   "\" is written, but a power cut may undo this: syncing its folder failed (",
+                   "\" was written, but a power failure may undo this: syncing its folder failed (",
                    system_reason(errno), "). Check the disk.");
 }
 
@@ -113,7 +113,8 @@ std::error_code create_folders(const fs::path& folder) {
 AtomicFile::AtomicFile(fs::path path) : path_(target_of(std::move(path))) {
   std::error_code error;
   LINKBOY_CHECK_AS(FileError, path_.has_filename() && !fs::is_directory(path_, error), "\"",
-                   path_.string(), "\" names a folder; a file is needed. Add a file name.");
+                   path_.string(),
+                   "\" is the path of a folder; a file is needed. Add a file name.");
   // The rename would replace a device or a pipe.
   const fs::file_status present = fs::symlink_status(path_, error);
   LINKBOY_CHECK_AS(FileError, !fs::exists(present) || fs::is_regular_file(present), "\"",
@@ -138,8 +139,7 @@ AtomicFile::AtomicFile(fs::path path) : path_(target_of(std::move(path))) {
       make_folder();
       continue;
     }
-    // EEXIST: a killed process with the same id has left a file of this name. The next name is
-    // tried.
+    // EEXIST: a killed process with the same id left a file with this name. Try the next name.
     LINKBOY_CHECK_AS(FileError, descriptor_ || errno == EEXIST, "cannot create \"", path_.string(),
                      "\" (", system_reason(errno),
                      "). Choose a folder that this process may write to.");

@@ -10,7 +10,8 @@
 
 namespace linkboy {
 
-/// Creates a folder and its missing parents, and syncs them, so that a power cut cannot undo it.
+/// Creates a folder and its missing parents, and syncs them, so that a power failure cannot undo
+/// this.
 /// @return The system's error if a folder cannot be created.
 /// @throws FileError if a folder cannot be synced.
 std::error_code create_folders(const std::filesystem::path& folder);
@@ -46,8 +47,8 @@ class AtomicFile {
   /// @return The lock on the file (see file_lock.hpp), which has been held since its creation. A
   ///         caller that holds a lock on the replaced file should hold this one instead, so that
   ///         the path is always locked.
-  /// @throws FileError if a step fails. Except when only the folder cannot be synced, the old file
-  ///         then stays.
+  /// @throws FileError if a step fails. The old file is then unchanged, unless only the folder
+  ///         could not be synced.
   Descriptor commit();
 
  private:

@@ -22,7 +22,7 @@ class Copier {
   /// Copies of CPU tensors get their bytes in finish(), because copying many at the same time is
   /// faster.
   at::Tensor copy(const at::Tensor& tensor) {
-    // Tensors without a plain storage stay as they are. Writing them is an error later.
+    // Tensors without a plain storage are returned unchanged. Writing them will fail later.
     if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.has_storage() ||
         tensor.is_meta()) {
       return tensor;

@@ -23,9 +23,9 @@ class Snapshot {
   ///        host waits for the copies of larger storages.
   explicit Snapshot(int64_t largest_pinned = 0) : largest_pinned_(largest_pinned) {}
 
-  /// Returns a copy of `contents`. Overwrites the previous copy if nothing else holds its tensors,
-  /// because allocating new memory would take longer than the copying. Copies from a device into
-  /// page-locked memory are queued after its work; their bytes are complete after `wait`.
+  /// Returns a copy of `contents`. Overwrites the previous copy if nothing else references its
+  /// tensors, because allocating new memory would take longer than copying. Copies from a device
+  /// into page-locked memory are queued after its work; their bytes are complete after `wait`.
   StateDict take(const StateDict& contents);
 
   /// Waits for the copies that the last `take` has queued. Another thread may call it.

@@ -29,7 +29,7 @@ at::DataPtr allocate(uint64_t size) {
   }
 }
 
-// Small enough for the second-level cache of the processor.
+// Small enough for the processor's L2 cache.
 constexpr uint64_t kVisitedPiece = uint64_t{1} << 18;
 
 template <class... Words>
@@ -115,7 +115,7 @@ at::DataPtr FileBytes::data(uint64_t offset, uint64_t size, std::size_t alignmen
   }
   at::DataPtr bytes = allocate(size);
   char* target = static_cast<char*>(bytes.mutable_get());
-  // Most of the time is spent on getting memory from the system, which two threads do faster.
+  // Most of the time is spent on allocating memory pages, which two threads do faster.
   const uint64_t own_size = size < kWorthAThread ? size : size / 2;
   std::future<void> other_half;
   const auto read_other_half = [=, this] {

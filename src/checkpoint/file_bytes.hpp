@@ -15,7 +15,7 @@
 
 namespace linkboy {
 
-/// The bytes of a file, which is read on demand or mapped as a whole.
+/// The bytes of a file, which is either read on demand or mapped completely.
 class FileBytes : public std::enable_shared_from_this<FileBytes> {
  public:
   /// @throws FileError with the system's reason if the file cannot be opened or mapped, or if it is
@@ -58,7 +58,7 @@ class FileBytes : public std::enable_shared_from_this<FileBytes> {
 };
 
 /// Identifies a file without reading it completely: returns its size and the CRC-32 of its last
-/// MiB. In a checkpoint with up to some thousand tensors, the last MiB contains the checksums of
+/// MiB. In a checkpoint with up to a few thousand tensors, the last MiB contains the checksums of
 /// all records.
 /// @throws The same errors as `FileBytes::open` and `FileBytes::visit`.
 std::string file_digest(const std::filesystem::path& path);

@@ -8,8 +8,8 @@
 namespace linkboy {
 
 // Advisory locks (`flock`) on open files. A lock is held until the last descriptor of the open file
-// is closed. The kernel closes it when the process ends, in whatever way. On a filesystem without
-// locks, nothing is locked, and lock_file and lock_folder succeed.
+// is closed. The kernel closes it when the process ends, even if the process is killed. On a
+// filesystem without locks, nothing is locked, and lock_file and lock_folder succeed.
 
 /// Locks an open file without waiting. Returns 0 or the system's error number: EWOULDBLOCK if
 /// another open file of this or another process holds the lock.
@@ -26,8 +26,9 @@ bool is_at(const Descriptor& file, const std::filesystem::path& path);
 Descriptor lock_file(const std::filesystem::path& path);
 
 /// Locks a folder with the file `.lock` in it, and creates the folder if it does not exist. The
-/// file stays; it contains the name of the last owner and has no meaning by itself.
-/// @param patience  How long to wait for another owner.
+/// file remains and contains the name of the last owner; its existence does not mean that the
+/// folder is locked.
+/// @param patience  How long to wait for another owner to release the lock.
 /// @throws FileError if another run still holds the lock, if `.lock` is a link or not a regular
 ///         file, or if the folder cannot be created or written to.
 Descriptor lock_folder(const std::filesystem::path& folder,

@@ -39,7 +39,7 @@ StateDict rename_keys(const StateDict& state, const NameOptions& options) {
     const auto [origin, is_new] = origins.emplace(changed, name);
     LINKBOY_CHECK(is_new, "both ", quote_name(origin->second), " and ", quote_name(name),
                   " become ", quote_name(changed),
-                  "; names must stay different. Strip fewer prefixes or rename fewer names.");
+                  "; names must remain unique. Strip fewer prefixes or rename fewer names.");
     result.set(changed, value);
   }
   return result;

@@ -82,13 +82,13 @@ Match match(const NamedTensors& destination, const StateDict& source, std::strin
     add_list(problems, "missing", missing);
     add_list(problems, "unexpected", unexpected);
   }
-  add_list(problems, "of another shape", misshapen);
+  add_list(problems, "with a different shape", misshapen);
   LINKBOY_CHECK(problems.empty(), what, " does not fit: ", problems,
                 ". Names and shapes must match; nothing was changed. Use the state of a model that "
                 "is built in the same way. NameOptions can strip, rename and leave out names.");
-  LINKBOY_CHECK(
-      !result.copies.empty() || destination.empty(), what,
-      " does not fit: the model has none of its names. Strip a prefix, or rename the names.");
+  LINKBOY_CHECK(!result.copies.empty() || destination.empty(), what,
+                " does not fit: none of its names occurs in the model. Strip a prefix or rename "
+                "the names with NameOptions.");
   return result;
 }
 

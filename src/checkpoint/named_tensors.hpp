@@ -17,9 +17,9 @@ NamedTensors named_tensors_of(const torch::nn::Module& module);
 
 /// Copies the tensors of `source` into those of `destination` by name, in place, and converts dtype
 /// and device. Copies everything or nothing: all names and shapes are checked before the first byte
-/// is written. `what` names the source in the error.
+/// is written. `what` describes the source in errors.
 ///
-/// @param strict  If false, leaves out names that only one side has, and returns them.
+/// @param strict  If false, ignores names that only one side has, and returns them.
 /// @throws Error that lists the missing and the unexpected names (if strict) and the tensors of
 ///         another shape, or if no name is on both sides.
 LoadReport copy_named_tensors(const NamedTensors& destination, const StateDict& source,

@@ -302,7 +302,7 @@ struct LbfgsLayout {
     return options;
   }
 
-  // Python's "al" is left out: each step writes it before it reads it.
+  // Python's "al" is omitted, because each step writes it before reading it.
   static StateDict save_state(const ParamState& state) {
     StateDict saved = {{"func_evals", state.func_evals()}, {"n_iter", state.n_iter()}};
     if (!state.d().defined()) return saved;  // no step has found anything to improve

@@ -78,14 +78,14 @@ std::vector<int64_t> param_indices(const StateDict& group, std::size_t expected,
                                    const std::string& what) {
   const auto& value = group.at("params");
   LINKBOY_CHECK(value.isList(), what, "[\"params\"] is a ", value.tagKind(),
-                "; it must be a list of integers.");
+                "; it must be a list of integers. Use another state.");
   LINKBOY_CHECK(value.toListRef().size() == expected, what, " has ", value.toListRef().size(),
                 " parameters; the optimizer's group has ", expected,
                 ". Build the optimizer with the groups that it was saved with.");
   std::vector<int64_t> indices;
   for (const c10::IValue& index : value.toListRef()) {
-    LINKBOY_CHECK(index.isInt(), what, "[\"params\"] holds a ", index.tagKind(),
-                  "; it must be a list of integers.");
+    LINKBOY_CHECK(index.isInt(), what, "[\"params\"] contains a ", index.tagKind(),
+                  "; it must be a list of integers. Use another state.");
     indices.push_back(index.toInt());
   }
   return indices;
@@ -99,10 +99,10 @@ void load(Optimizer& optimizer, const StateDict& saved) {
       "optimizer. Use the optimizer that it was saved with.");
   const auto& groups = saved.at("param_groups");
   LINKBOY_CHECK(groups.isList(), "\"param_groups\" is a ", groups.tagKind(),
-                "; it must be a list of dicts.");
+                "; it must be a list of dicts. Use another state.");
   const auto& states = saved.at("state");
   LINKBOY_CHECK(states.isGenericDict(), "\"state\" is a ", states.tagKind(),
-                "; it must be a dict.");
+                "; it must be a dict. Use another state.");
   LINKBOY_CHECK(groups.toListRef().size() == optimizer.param_groups().size(), "it has ",
                 groups.toListRef().size(), " parameter groups; the optimizer has ",
                 optimizer.param_groups().size(),
@@ -124,7 +124,8 @@ void load(Optimizer& optimizer, const StateDict& saved) {
     const auto indices = param_indices(group, params.size(), what);
     for (std::size_t j = 0; j < params.size(); ++j) {
       LINKBOY_CHECK(targets.emplace(indices[j], Target{params[j], i}).second, what,
-                    " names parameter ", indices[j], " a second time; each must occur once.");
+                    " lists parameter ", indices[j],
+                    " twice; each must occur once. Use another state.");
     }
   }
 
@@ -139,7 +140,7 @@ void load(Optimizer& optimizer, const StateDict& saved) {
   for (const auto& entry : states.toGenericDict()) {
     const auto found = entry.key().isInt() ? targets.find(entry.key().toInt()) : targets.end();
     LINKBOY_CHECK(found != targets.end(), "\"state\" has an entry ", entry.key(),
-                  ", which no group names as a parameter.");
+                  ", which is not a parameter of any group. Use another state.");
     const std::string what = c10::str("state[", entry.key(), "]");
     const auto& [param, group] = found->second;
     auto state =

@@ -20,8 +20,8 @@ StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer);
 /// of their parameter. A parameter without an entry starts from its initial state. Restores
 /// everything or nothing.
 ///
-/// @throws Error if groups, parameters or shapes do not fit `optimizer`, or if the state is that of
-///         another optimizer.
+/// @throws Error if groups, parameters or shapes do not match `optimizer`, or if the state belongs
+///         to an optimizer of another class.
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const StateDict& state);
 
 /// Returns lines of text: the class of `optimizer` and, if it is one of the classes above, every

@@ -69,7 +69,7 @@ double PickleBytes::take_double() {  // The only big-endian number in the format
 
 std::string PickleBytes::take_line() {
   const std::size_t end = bytes_.find('\n', position_);
-  LINKBOY_CHECK(end != std::string_view::npos, "its pickle ends within a name.");
+  LINKBOY_CHECK(end != std::string_view::npos, "its pickle ends within a name. Use another copy.");
   std::string line(bytes_.substr(position_, end - position_));
   position_ = end + 1;
   return line;

@@ -49,7 +49,7 @@ enum class Op : uint8_t {
   kFrame = 0x95,
 };
 
-/// The kinds of Python objects that a pickle may name.
+/// The kinds of Python objects that a pickle may refer to by name.
 enum class Global { kOrderedDict, kTensorV2, kTensorV3, kParameter, kSize, kStorageType, kDtype };
 
 struct GlobalEntry {
@@ -62,7 +62,7 @@ const GlobalEntry* find_global(const std::string& name);
 
 /// Reads the bytes of a pickle from front to back.
 ///
-/// @throws Error from every `take` function if too few bytes are left.
+/// @throws Error from every `take` function if too few bytes remain.
 class PickleBytes {
  public:
   explicit PickleBytes(std::string_view bytes) : bytes_(bytes) {}

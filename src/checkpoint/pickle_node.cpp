@@ -13,7 +13,7 @@
 namespace linkboy {
 namespace {
 
-/// Builds the value of a node from the values of its items, which must be built already.
+/// Builds the value of a node from the values of its items, which must already be built.
 void build(PickleNode& node) {
   switch (node.kind) {
     case PickleNode::Kind::kPlain:

@@ -11,7 +11,7 @@
 namespace linkboy {
 
 /// A value under construction. Nodes can point to each other freely, even in cycles. The Unpickler
-/// owns them, and only the conversion at the end must limit how far it follows pointers.
+/// owns them. Only the conversion at the end must limit how far it follows pointers.
 struct PickleNode {
   enum class Kind { kPlain, kTuple, kList, kDict, kGlobal, kStorage };
 

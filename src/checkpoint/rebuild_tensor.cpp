@@ -47,7 +47,8 @@ at::Tensor rebuild_tensor(const c10::Storage& storage, c10::ScalarType dtype, in
                               static_cast<int64_t>(storage.nbytes()));
   LINKBOY_CHECK(is_valid, "a tensor of sizes ", c10::IntArrayRef(sizes), ", strides ",
                 c10::IntArrayRef(strides), " at offset ", offset,
-                " does not lie within its storage of ", storage.nbytes(), " bytes.");
+                " does not lie within its storage of ", storage.nbytes(),
+                " bytes. Use another copy.");
   return at::empty({0}, at::TensorOptions().dtype(dtype)).set_(storage, offset, sizes, strides);
 }
 

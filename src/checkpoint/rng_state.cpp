@@ -13,7 +13,7 @@ StateDict rng_state(c10::Device device) {
 void set_rng_state(c10::Device device, const StateDict& state) {
   if (state.contains("cpu")) set_rng_state_of(c10::Device("cpu"), state.get_tensor("cpu"));
   if (device.is_cpu()) return;
-  // Older states name the devices of the host that saved them.
+  // Older states use the device names of the host that saved them.
   for (const std::string& name : {std::string("device"), device.str()}) {
     if (state.contains(name)) return set_rng_state_of(device, state.get_tensor(name));
   }

@@ -117,7 +117,7 @@ std::vector<const NamedTensors::value_type*> sort_for_file(const NamedTensors& t
   return sorted;
 }
 
-// Returns the tensor itself if its memory is as the file needs it, otherwise a copy.
+// Returns the tensor itself if its memory already has the file's layout, otherwise a copy.
 at::Tensor contiguous_on_cpu(const at::Tensor& tensor) {
   const bool is_ready = tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_conj() &&
                         !tensor.is_neg() && !tensor._is_zerotensor();

@@ -66,7 +66,7 @@ class HeaderHandler {
     if (place_ == Place::kShape) {
       std::vector<int64_t>& sizes = header_.entries.back().sizes;
       LINKBOY_CHECK(value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()), where(),
-                    " holds ", value, "; sizes must fit into 63 bits. Use another copy.");
+                    " contains ", value, "; sizes must fit into 63 bits. Use another copy.");
       LINKBOY_CHECK(sizes.size() < kMaxDimensions, where(), " has more than ", kMaxDimensions,
                     " dimensions, which is the most that a tensor can have. Reshape the tensor.");
       sizes.push_back(static_cast<int64_t>(value));
@@ -195,7 +195,7 @@ class HeaderHandler {
                   entry.begin, " and ends before it, at byte ", entry.end, ". Use another copy.");
     LINKBOY_CHECK(entry.end - entry.begin == needed, "tensor ", quote_name(key_), " has ",
                   entry.end - entry.begin, " bytes; its shape ", c10::IntArrayRef(entry.sizes),
-                  " of ", entry.dtype, " takes ", needed, ". Use another copy.");
+                  " of ", entry.dtype, " needs ", needed, ". Use another copy.");
   }
 
   std::string where() const {
@@ -217,12 +217,12 @@ class HeaderHandler {
 
   [[noreturn]] void refuse(const std::string& value) const {
     const bool is_list = place_ == Place::kShape || place_ == Place::kOffsets;
-    const char* const allowed = is_list                      ? "whole numbers from 0 up are allowed"
+    const char* const allowed = is_list ? "only non-negative integers are allowed"
                                 : place_ == Place::kMetadata ? "it must be a string"
                                 : place_ != Place::kTensor   ? "it must be an object"
                                 : field_ == Field::kDtype    ? "it must be a string"
                                                              : "it must be an array of numbers";
-    throw Error(c10::str(where(), is_list ? " holds " : " is ", value, "; ", allowed,
+    throw Error(c10::str(where(), is_list ? " contains " : " is ", value, "; ", allowed,
                          ". Use another copy."));
   }
 
@@ -313,7 +313,7 @@ std::string format_safetensors_header(const SafeTensorsHeader& header) {
   }
   json += '}';
   json.resize((json.size() + 7) / 8 * 8, ' ');
-  LINKBOY_CHECK(json.size() <= kMaxSafeTensorsHeader, "the header takes ", json.size(),
+  LINKBOY_CHECK(json.size() <= kMaxSafeTensorsHeader, "the header has ", json.size(),
                 " bytes; the format allows ", kMaxSafeTensorsHeader,
                 ". Shorten the metadata or write several files.");
   return json;

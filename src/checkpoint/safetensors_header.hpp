@@ -36,7 +36,7 @@ std::size_t safetensors_rank(c10::ScalarType dtype);
 /// Parses the header of a file that has `num_data_bytes` bytes of data after it. The entries are
 /// sorted by offset. Their sizes match their shapes, and they cover the data exactly.
 ///
-/// @throws Error that describes the problem and names the tensor.
+/// @throws Error that describes the problem and the tensor.
 SafeTensorsHeader parse_safetensors_header(std::string_view json, uint64_t num_data_bytes);
 
 /// Returns the header as it is stored in a file, padded to a multiple of 8 bytes.

@@ -107,8 +107,8 @@ int64_t next_training_state_number(const fs::path& root) {
   }
   if (states.empty()) return 1;
   LINKBOY_CHECK(states.front().first < std::numeric_limits<int64_t>::max(),
-                "there is no higher number than that of \"", states.front().second.string(),
-                "\" for a new training state. Rename that folder.");
+                "no new training state can have a higher number than \"",
+                states.front().second.string(), "\". Rename that folder.");
   return states.front().first + 1;
 }
 

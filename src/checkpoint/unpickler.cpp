@@ -26,7 +26,7 @@ class Unpickler {
 
   c10::IValue run() {
     for (Op op = bytes_.take_op(); op != Op::kStop; op = bytes_.take_op()) execute(op);
-    // Each value takes at least one byte, unless containers are shared.
+    // Each value occupies at least one byte of the file, unless containers are shared.
     constexpr std::size_t kAlwaysAllowed = std::size_t{1} << 16;
     return to_ivalue(*pop(), /*max_values=*/4 * bytes_.size() + kAlwaysAllowed);
   }
@@ -92,7 +92,7 @@ class Unpickler {
 
   void push_global(const std::string& name) {
     const GlobalEntry* entry = find_global(name);
-    LINKBOY_CHECK(entry != nullptr, "it names the Python object ", quote_name(name),
+    LINKBOY_CHECK(entry != nullptr, "it refers to the Python object ", quote_name(name),
                   "; only data can be read: tensors, numbers, strings, None, and lists, tuples "
                   "and dicts of these. Save a state_dict() rather than the object.");
     push(Node::Kind::kGlobal)->global = *entry;

@@ -19,11 +19,11 @@ using StorageLoader = std::function<c10::Storage(const std::string& key)>;
 /// the file also share it in the result.
 ///
 /// Safe for files from untrusted sources: it supports only data, and checks every length, index,
-/// size and stride before use. A pickle of n bytes takes O(n log n) steps and at most 1024 n bytes
-/// of memory, whatever it contains. A walk through the result, which visits shared containers at
-/// each occurrence, visits at most 4 n + 65536 values.
+/// size and stride before use. A pickle of n bytes needs O(n log n) steps and at most 1024 n bytes
+/// of memory, regardless of its contents. A walk through the result, which visits shared containers
+/// at each occurrence, visits at most 4 n + 65536 values.
 ///
-/// @throws Error if `pickle` is damaged, too deeply nested, or names anything that is not data.
+/// @throws Error if `pickle` is damaged, too deeply nested, or refers to anything that is not data.
 c10::IValue unpickle(std::string_view pickle, const StorageLoader& load_storage);
 
 }  // namespace linkboy

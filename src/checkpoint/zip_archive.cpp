@@ -35,7 +35,7 @@ constexpr std::size_t kEnd64Size = 56;
 constexpr std::size_t kLocatorSize = 20;
 constexpr std::size_t kRecordAlignment = 64;
 
-/// A sequence of little-endian numbers and texts.
+/// A sequence of little-endian numbers and strings.
 class Bytes {
  public:
   template <class Number>
@@ -240,8 +240,8 @@ ZipReader::Place ZipReader::find(const std::string& name) {
       entry.is_stored, "the record ", shown,
       " is compressed; records must be stored uncompressed, as torch.save does. Repack the "
       "archive without compression.");
-  // Records do not overlap, so that together they are smaller than the file. Larger claims come
-  // from damage or an attempt to exhaust the memory.
+  // Records do not overlap, so together they are smaller than the file. A larger claim means damage
+  // or an attempt to exhaust the memory.
   LINKBOY_CHECK(entry.size <= budget_, "the record ", shown, " claims ", entry.size,
                 " bytes, more than the file has. Use another copy.");
   budget_ -= entry.size;

@@ -46,14 +46,14 @@ class ZipWriter {
 };
 
 /// Reads such an archive. Safe for files from untrusted sources: every offset and size is checked
-/// before use, the records together cannot be larger than the file, and the directory of n records
-/// takes O(n log n) steps.
+/// before use, the records together cannot be larger than the file, and reading the directory of n
+/// records needs O(n log n) steps.
 class ZipReader {
  public:
   /// @param file  If it is mapped, aligned records are private views of it.
   /// @param verify  Whether to check each record's CRC-32 when it is read.
-  /// @throws Error if the file is not such an archive. The message says what is damaged, without
-  ///         the name of the file.
+  /// @throws Error if the file is not such an archive. The message describes the damage but does
+  ///         not contain the name of the file.
   ZipReader(std::shared_ptr<FileBytes> file, bool verify);
 
   bool has(const std::string& name) const { return entries_.contains(folder_ + name); }

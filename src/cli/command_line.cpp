@@ -69,7 +69,7 @@ std::string without_comment(const std::string& line) {
     case po::invalid_syntax::empty_adjacent_parameter:
       throw UsageError(name + " needs a value: " + name + " VALUE.");
     case po::invalid_syntax::extra_parameter:
-      throw UsageError(name + " takes no value; remove the '=' and the text after it.");
+      throw UsageError(name + " does not accept a value; remove the '=' and the text after it.");
     default:
       throw UsageError(error.what());
   }
@@ -91,7 +91,7 @@ std::string name_in_errors(const std::string& program) {
   return program;
 }
 
-/// A program whose output was lost has failed, even if it ended without an error.
+/// A program whose output was lost has failed, even if its work succeeded.
 void check_standard_output() {
   std::cout.flush();
   LINKBOY_CHECK(std::cout.good() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0,
@@ -116,7 +116,7 @@ int run_main(int argc, const char* const* argv,
   try {
     if (argc > 0) program = std::filesystem::path(argv[0]).filename().string();
     const int status = status_of(body, argc > 0 ? Arguments(argv + 1, argv + argc) : Arguments());
-    constexpr int kKilledBySignal = 128;  // the reader of the output may be dead, too
+    constexpr int kKilledBySignal = 128;  // the signal may also have ended the reader of the output
     if (status < kKilledBySignal) check_standard_output();
     return status;
   } catch (const UsageError& error) {
@@ -229,8 +229,8 @@ CommandLine::Found CommandLine::find(const std::string& name, const std::string&
                                      const std::string& dashes) const {
   if (Found found = find(name); found.option != nullptr) return found;
   if (const auto names = names_ending_in(name); !names.empty()) {
-    throw UsageError(shown + " may be " + dashes + c10::Join(", " + dashes, names) +
-                     "; use the full name.");
+    throw UsageError(shown + " is ambiguous; it may be " + dashes +
+                     c10::Join(", " + dashes, names) + ". Use the full name.");
   }
   const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
   std::size_t closest_distance = std::max<std::size_t>(2, bare.size() / 3) + 1;
@@ -405,7 +405,7 @@ bool CommandLine::parse(const Arguments& arguments, std::ostream& out) {
         return other.option == i->option && other.key == i->key;
       };
       if (!i->option->is_list && std::any_of(list.begin(), i, is_same)) {
-        throw UsageError(i->origin + " is given a second time; give each option once.");
+        throw UsageError(i->origin + " is set twice; set each option only once.");
       }
     }
   };

@@ -5,7 +5,7 @@
 
 namespace linkboy::cli {
 
-/// Returns the value as text for `from_text`: a string as it is, null as "none", an array with
+/// Returns the value as text for `from_text`: a string unchanged, null as "none", an array with
 /// commas between its items, and everything else as JSON.
 std::string text_of_json(const nlohmann::ordered_json& value);
 

@@ -16,7 +16,7 @@ LogFile::LogFile(const std::string& path, std::function<void(const std::string&)
           spdlog::logger("linkboy", std::make_shared<spdlog::sinks::basic_file_sink_mt>(path))})) {
   spdlog::logger& logger = spdlog_->logger;
   logger.set_pattern("%Y-%m-%d %H:%M:%S.%e [%l] %v");
-  logger.set_level(spdlog::level::debug);  // the caller has already selected
+  logger.set_level(spdlog::level::debug);  // the caller has already filtered
   logger.flush_on(spdlog::level::debug);   // so that nothing is lost if the process is killed
   logger.set_error_handler(std::move(on_failure));
 }

@@ -7,12 +7,12 @@
 
 namespace linkboy::cli {
 
-/// A file of log messages. spdlog uses another {fmt} than LibTorch's headers, so this header and
-/// its source must not include headers of LibTorch.
+/// A file of log messages. spdlog and LibTorch's headers use different versions of {fmt}, so this
+/// header and its source must not include headers of LibTorch.
 class LogFile {
  public:
   /// Opens `path` for appending.
-  /// @param on_failure  Gets the reason if a message could not be written.
+  /// @param on_failure  Receives the reason if a message cannot be written.
   /// @throws std::exception if the file cannot be opened.
   LogFile(const std::string& path, std::function<void(const std::string&)> on_failure);
   ~LogFile();

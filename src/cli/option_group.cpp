@@ -179,7 +179,7 @@ OptionGroup& OptionGroup::add_named(std::string name, std::optional<NamedSetting
                          [=](const std::string& key, const std::string& text) {
                            if (!*target) {
                              throw UsageError("--" + name + "." + key + " is given, but --" + name +
-                                              " is none; set it, too.");
+                                              " is none; set both.");
                            }
                            set_key(**target, key, text);
                          },

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "cli/run_options.hpp"
@@ -30,7 +31,7 @@ namespace {
 
 constexpr const char* kLatest = "latest";
 
-/// Calls `make` and turns its errors into usage errors of the option.
+/// Calls `make` and converts its errors to usage errors for the option.
 template <class Make>
 auto as_usage(const std::string& option, const Make& make) {
   try {
@@ -324,7 +325,7 @@ void check_together(const RunSettings& settings, const RunSettings& defaults) {
     refuse("--load_checkpoint and --resume_from are both given; use only one of them.");
   }
   if (!settings.init_key.empty() && !settings.init_from) {
-    refuse("--init_key needs a file; name it with --init_from FILE.");
+    refuse("--init_key needs a file; set it with --init_from FILE.");
   }
   const auto differ = [](const auto& options, const auto& others) {
     return options_to_text(options) != options_to_text(others);
@@ -342,14 +343,18 @@ void check_together(const RunSettings& settings, const RunSettings& defaults) {
   check_outputs_differ(settings);
 }
 
+/// Returns the signal that stopped the run, if this process received one.
+std::optional<int> signal_of(const Trainer& trainer) {
+  const auto stop_on_signal = trainer.callback_handler().find<StopOnSignal>();
+  return stop_on_signal ? stop_on_signal->signal() : std::nullopt;
+}
+
 /// Ends the program with the exit status of the signal that stopped it, so that a shell or a
 /// scheduler sees the reason. With several processes, this applies to those that received the
 /// signal.
 void exit_like(const Trainer& trainer) {
   constexpr int kKilledBySignal = 128;
-  const auto stop_on_signal = trainer.callback_handler().find<StopOnSignal>();
-  if (!stop_on_signal) return;
-  if (const auto signal = stop_on_signal->signal()) throw ExitStatus{kKilledBySignal + *signal};
+  if (const auto signal = signal_of(trainer)) throw ExitStatus{kKilledBySignal + *signal};
 }
 
 void train(const RunParts& parts, const RunSettings& settings, const std::string& config) {
@@ -395,7 +400,10 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
   }
   if (reason == StopReason::stop_request) {
     // After a stop request, skip the final test.
-    trainer->print(fmt::format("stopped on request after {} updates", num_updates));
+    const auto signal = signal_of(*trainer);  // on several ranks, another one may have received it
+    const std::string cause =
+        signal ? fmt::format("by signal {} ({})", *signal, strsignal(*signal)) : "on request";
+    trainer->print(fmt::format("stopped {} after {} updates", cause, num_updates));
   } else if (data.test_dataset && !has_failed) {
     result.test_metrics = test(*trainer, settings, data);
   }
@@ -408,8 +416,8 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
   exit_like(*trainer);
 }
 
-/// Ignores SIGPIPE and SIGXFSZ. A closed output or a file that has reached its size limit is then
-/// an error of the write, and does not end the program without saving its state.
+/// Ignores SIGPIPE and SIGXFSZ. A closed output or a file at its size limit then causes a write
+/// error instead of killing the program before it saves its state.
 class IgnoredSignals {
  public:
   IgnoredSignals()

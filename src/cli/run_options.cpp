@@ -14,16 +14,16 @@ namespace {
 
 constexpr FieldHelp kTrainHelp[] = {
     {"num_epochs", "Number of passes over the training data; at least 1."},
-    {"max_num_updates", "Number of updates in the whole run; replaces num_epochs."},
+    {"max_num_updates", "Total number of updates; overrides num_epochs."},
     {"per_device_batch_size", "Samples per batch and device; at least 1."},
     {"gradient_accumulation_steps", "Micro-steps per update; at least 1."},
-    {"gradient_clip_value", "Largest absolute value of a gradient element; above 0."},
-    {"gradient_clip_norm", "Largest 2-norm of all gradients together; above 0."},
+    {"gradient_clip_value", "Clips each gradient element to this absolute value; above 0."},
+    {"gradient_clip_norm", "Clips the 2-norm of all gradients together to this value; above 0."},
     {"evaluate_every_n_epochs", "Epochs between evaluations; at least 1."},
-    {"evaluate_before_training", "Whether to evaluate before the first update, too."},
+    {"evaluate_before_training", "Whether to also evaluate before the first update."},
     {"reset_run_history", "Whether the run starts with an empty run history."},
     {"allow_changed_schedule_length",
-     "Whether to resume although the schedule or its lengths have changed."},
+     "Whether to resume even if the schedule or its lengths have changed."},
     {"weight_by_batch_size",
      "Whether the micro-steps of an update are weighted by their numbers of samples."},
     {"execution_mode", "Launches operations one by one, or replays a CUDA graph of the step."},
@@ -31,10 +31,11 @@ constexpr FieldHelp kTrainHelp[] = {
 
 constexpr FieldHelp kLoaderHelp[] = {
     {"batch_size", "Samples per batch and device; none: train.per_device_batch_size."},
-    {"shuffle", "Whether each epoch has another order; none: true for training only."},
-    {"drop_last", "Whether to drop a last batch that is not full; none: false."},
-    {"num_workers", "Threads that make batches ahead; none: 0 on the CPU, otherwise up to 2."},
-    {"prefetch_factor", "Batches that each worker makes ahead; at least 1; none: 2."},
+    {"shuffle", "Whether each epoch has a different order; none: true for training only."},
+    {"drop_last", "Whether to drop an incomplete last batch; none: false."},
+    {"num_workers",
+     "Threads that prepare batches in advance; none: 0 on the CPU, otherwise up to 2."},
+    {"prefetch_factor", "Batches that each worker prepares in advance; at least 1; none: 2."},
     {"pin_memory", "Whether batches are in page-locked memory; none: true with a GPU."},
     {"timeout", "Longest wait for a worker in seconds; none or 0: no limit."},
     {"seed", "Seed of the shuffle and the transforms; none: the program's seed."},
@@ -50,7 +51,7 @@ constexpr FieldHelp kAcceleratorHelp[] = {
 };
 
 constexpr FieldHelp kGradScalerHelp[] = {
-    {"init_scale", "First scale of the loss, for fp16; above 0."},
+    {"init_scale", "Initial scale of the loss for fp16; above 0."},
     {"growth_factor", "Factor by which the scale grows; above 1."},
     {"backoff_factor", "Factor by which the scale falls after an overflow; between 0 and 1."},
     {"growth_interval", "Updates without an overflow before the scale grows; at least 1."},
@@ -59,9 +60,9 @@ constexpr FieldHelp kGradScalerHelp[] = {
 constexpr FieldHelp kDistributedHelp[] = {
     {"backend", "Library that transfers tensors between processes."},
     {"timeout", "Longest wait for other processes; above 0."},
-    {"bucket_cap_mb", "Size in MiB of the pieces in which gradients are sent; above 0."},
+    {"bucket_cap_mb", "Size in MiB of the buckets in which gradients are sent; above 0."},
     {"find_unused_parameters",
-     "Whether to search for parameters that the loss does not reach, in each step."},
+     "Whether to search each step for parameters that do not contribute to the loss."},
     {"static_graph", "Declares that each step uses the same parameters in the same order."},
     {"gradient_as_bucket_view",
      "Whether gradients are views of the buffers that are sent; none: true."},
@@ -69,7 +70,7 @@ constexpr FieldHelp kDistributedHelp[] = {
     {"compression", "Type in which gradients are sent; none: their own."},
     {"local_sgd_interval", "Averages weights every N updates instead of gradients; 0 disables it."},
     {"zero_stage",
-     "ZeRO stage: 1 divides the optimizer's state among processes, 2 also the gradients; 0: off."},
+     "ZeRO stage: 1 divides the optimizer's state among ranks, 2 also the gradients; 0: disabled."},
 };
 
 constexpr FieldHelp kTrackRunHelp[] = {
@@ -95,21 +96,22 @@ constexpr FieldHelp kStatesHelp[] = {
 
 constexpr FieldHelp kLogHelp[] = {
     {"level", "Lowest level that is logged."},
-    {"file", "File in output_dir to append messages to; {rank} in it is replaced."},
-    {"print", "Whether messages are printed, too."},
+    {"file", "File in output_dir to append messages to; {rank} is replaced with the rank."},
+    {"print", "Whether messages are also printed."},
 };
 
 constexpr FieldHelp kProgramHelp[] = {
     {"seed", "Seed of the weights, the shuffle and the augmentation."},
     {"num_threads", "LibTorch's threads in each process; 0: LibTorch's default."},
-    {"default_callbacks", "Whether to show progress and metrics, and to stop at a NaN."},
+    {"default_callbacks",
+     "Whether to show progress and metrics, and to stop if a loss is NaN or infinite."},
     {"progress", "How progress is shown; none also hides the metrics."},
     {"output_dir", "Folder for all files that the program writes."},
     {"checkpoint", "File in output_dir for the final checkpoint; none: no file."},
     {"resume_from", "Training state to resume from: its folder, a folder of states, or latest."},
     {"init_from", "File with initial weights, .pt or .safetensors, also from Python."},
     {"init_key", "Keys of the weights in the init_from file, joined by dots."},
-    {"load_checkpoint", "Checkpoint from which the model and the optimizer continue."},
+    {"load_checkpoint", "Checkpoint from which to load the model and the optimizer."},
 };
 
 TextSettings options_of_metric(const std::string& name) {

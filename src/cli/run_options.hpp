@@ -7,7 +7,7 @@
 
 namespace linkboy::cli::detail {
 
-/// The key of a metric for the name under which its value is recorded.
+/// The key of a metric's option for the name under which its value is recorded.
 inline constexpr const char* kRecordedName = "as";
 
 /// Returns the name under which a metric is recorded by default: "f_beta" for "f-beta".

@@ -73,15 +73,16 @@ Batch::Batch(NamedTensors tensors) : tensors_(std::move(tensors)) {
 
 const at::Tensor& Batch::input() const {
   LINKBOY_CHECK(!tensors_.empty(),
-                "the batch is empty, so it does not have an input. Give the dataset a tensor.");
+                "the batch is empty, so it does not have an input. Return at least one tensor per "
+                "sample from the dataset.");
   return tensors_[0].second;
 }
 
 const at::Tensor& Batch::target() const {
   LINKBOY_CHECK(tensors_.size() >= 2, "the batch has no target; it contains ",
                 describe_contents(*this),
-                ". Give the dataset a second tensor, or override the calculate_*_batch_loss "
-                "methods of Trainer.");
+                ". Return a second tensor per sample from the dataset, or override the "
+                "calculate_*_batch_loss methods of Trainer.");
   return tensors_[1].second;
 }
 

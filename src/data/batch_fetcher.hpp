@@ -21,11 +21,11 @@ inline uint64_t seed_of_default_generator() {
 }
 
 /// Returns the samples that a loader with these options (all of which are set) returns. With a
-/// `batch_sampler`, the places of the shard are batches instead of samples.
+/// `batch_sampler`, the positions of the shard are those of batches instead of samples.
 BatchShard shard_of(const DataLoaderOptions& options);
 
-/// Returns, for each batch of this rank, the places of its samples in the epoch, in the order that
-/// all ranks share.
+/// Returns, for each batch of this rank, the positions of its samples in the epoch, in the order
+/// that all ranks share.
 std::vector<std::vector<int64_t>> places_of_batches(const DataLoaderOptions& options,
                                                     int64_t epoch);
 
@@ -43,22 +43,22 @@ class PinnedGathering {
   bool was_on_;
 };
 
-/// Makes the batches of an epoch. Each thread has its own.
+/// Prepares the batches of an epoch. Each thread has a separate maker.
 class BatchMaker {
  public:
   virtual ~BatchMaker() = default;
-  /// Reads the data of a batch, if that must happen in the order of the batches: only one thread at
+  /// Reads the data of a batch, if this must happen in the order of the batches. Only one thread at
   /// a time calls it. Returns false if the data ends before the batch.
   virtual bool read(int64_t batch_index) {
     static_cast<void>(batch_index);
     return true;
   }
-  /// Makes the batch whose data was read last.
+  /// Prepares the batch whose data was read last.
   virtual Batch make(int64_t batch_index) = 0;
 };
 
-/// Makes any batch of an epoch of a dataset: samples the indices, gathers, collates, transforms and
-/// pins.
+/// Prepares any batch of an epoch of a dataset: samples the indices, gathers, collates, transforms
+/// and pins.
 class BatchFetcher final : public BatchMaker {
  public:
   BatchFetcher(Dataset dataset, const DataLoaderOptions& options, int64_t epoch)
@@ -75,13 +75,13 @@ class BatchFetcher final : public BatchMaker {
   BatchShard shard_;
 };
 
-/// The workers' copies of a dataset. They are reused in each epoch, so that only one copy is made
-/// per worker and a copy keeps its state (random numbers, caches). Thread-safe.
+/// The workers' copies of a dataset. They are reused in each epoch, so that each worker needs only
+/// one copy, and a copy keeps its state (random numbers, caches). Thread-safe.
 class WorkerDatasets {
  public:
   explicit WorkerDatasets(Dataset dataset) : dataset_(std::move(dataset)) {}
 
-  /// Returns one dataset for each of `num_workers` workers, in the same order each time. Makes
+  /// Returns one dataset for each of `num_workers` workers, in the same order each time. Creates
   /// those that do not exist yet.
   std::vector<Dataset> take(int64_t num_workers);
   /// Takes back the datasets from `take`, after the workers have ended.
@@ -93,7 +93,7 @@ class WorkerDatasets {
   std::vector<Dataset> idle_;
 };
 
-/// Makes the batches [first, end) on the calling thread.
+/// Prepares the batches [first, end) on the calling thread.
 template <class Maker>
 class InlineIterator final : public BatchIterator {
  public:
@@ -116,12 +116,12 @@ class InlineIterator final : public BatchIterator {
 struct PrefetchWork {
   /// One maker for each worker.
   std::vector<std::unique_ptr<BatchMaker>> makers{};
-  /// Whether each of n workers makes every n-th batch. If false, a worker makes the next batch when
-  /// it is free.
+  /// Whether each of n workers prepares every n-th batch. If false, a worker prepares the next
+  /// batch as soon as it is free.
   bool is_striped = false;
   /// Whether workers call `BatchMaker::read`.
   bool reads_in_order = false;
-  /// Whether workers make all batches that fit into the ring even if the loop leaves the epoch
+  /// Whether workers prepare all batches that fit into the ring even if the loop leaves the epoch
   /// early. The data is then at the same position on all ranks and in every run. Implied by
   /// `is_striped`.
   bool fills_ring = false;
@@ -132,7 +132,7 @@ struct PrefetchWork {
 /// Returns the number of workers that an epoch of `num_batches` batches can use.
 int64_t num_workers_for(const DataLoaderOptions& options, int64_t num_batches);
 
-/// Returns the batches [first, end) in order. Worker threads make them ahead of the loop.
+/// Returns the batches [first, end) in order. Workers prepare them ahead of the loop.
 std::unique_ptr<BatchIterator> prefetch(PrefetchWork work, const DataLoaderOptions& options,
                                         int64_t epoch, int64_t first, int64_t end);
 

@@ -43,7 +43,7 @@ c10::IValue map_tuple(const c10::IValue& value, MapTensor map) {
   std::vector<c10::IValue> elements = tuple.elements().vec();
   if (!map_elements(elements, map)) return value;
   const auto type = tuple.type<c10::TupleType>();
-  // Only a named tuple needs its type, which holds the names.
+  // Only a named tuple needs its type, which contains the names.
   if (type->schema() != nullptr) return c10::ivalue::Tuple::createNamed(std::move(elements), type);
   return c10::ivalue::Tuple::create(std::move(elements));
 }

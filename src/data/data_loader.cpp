@@ -24,7 +24,7 @@ std::shared_ptr<const Sampler> make_sampler(const DataLoaderOptions& options, in
   return std::make_shared<SequentialSampler>(size);
 }
 
-/// Checks that no option is set that a batch sampler replaces.
+/// Checks that no option that a batch sampler replaces is set.
 void check_alone(const DataLoaderOptions& options) {
   const char* const other = options.batch_size                  ? "batch_size"
                             : options.shuffle.value_or(false)   ? "shuffle"
@@ -32,14 +32,14 @@ void check_alone(const DataLoaderOptions& options) {
                             : options.sampler                   ? "a sampler"
                                                                 : nullptr;
   LINKBOY_CHECK_OPTION(other == nullptr, "both ", other,
-                       " and a batch_sampler are given; the batch_sampler alone decides which "
-                       "samples make a batch. Leave one of them out.");
+                       " and a batch_sampler are set; the batch_sampler alone determines the "
+                       "batches. Set only one of them.");
 }
 
 DataLoaderOptions with_defaults(const Dataset& dataset, DataLoaderOptions options) {
   LINKBOY_CHECK_OPTION(!(options.sampler && options.shuffle.value_or(false)),
-                       "both shuffle and a sampler are given; the sampler alone sets the order. "
-                       "Leave one of them out.");
+                       "both shuffle and a sampler are set; the sampler alone determines the "
+                       "order. Set only one of them.");
   if (options.batch_sampler) {
     check_alone(options);
     LINKBOY_CHECK_OPTION(options.batch_sampler->size() > 0,
@@ -169,7 +169,7 @@ std::vector<int64_t> BatchFetcher::indices_of(int64_t batch_index) const {
 
 Batch BatchFetcher::make(int64_t batch_index) {
   const std::vector<int64_t> indices = indices_of(batch_index);
-  // A collate_fn or transform makes new tensors, which are pinned afterwards.
+  // A collate_fn or transform creates new tensors, which are pinned afterwards.
   const bool is_last = !options_.collate_fn && !options_.transform;
   const PinnedGathering pinned(*options_.pin_memory && is_last);
   const TransformContext context{*options_.seed, epoch_, indices};
@@ -184,11 +184,11 @@ DatasetLoader::DatasetLoader(Dataset dataset, const DataLoaderOptions& options)
       for_workers_(std::make_shared<WorkerDatasets>(dataset_)),
       given_options_(options),
       options_(with_defaults(dataset_, options)) {
-  // A single rank may be left without batches, but not all ranks.
-  LINKBOY_CHECK(
-      shard_of(options_).num_rounds() > 0, "drop_last leaves no batch: ", options_.sampler->size(),
-      " samples do not fill a batch of batch_size ", batch_size(), " on each of ",
-      options_.shard->num_ranks, " ranks. Make batch_size smaller, or do not set drop_last.");
+  // Some ranks may have no batches, but not all of them.
+  LINKBOY_CHECK(shard_of(options_).num_rounds() > 0,
+                "drop_last leaves no batch: ", options_.sampler->size(),
+                " samples do not fill a batch of batch_size ", batch_size(), " on each of ",
+                options_.shard->num_ranks, " ranks. Reduce batch_size, or do not set drop_last.");
 }
 
 int64_t DatasetLoader::size() const { return shard_of(options_).num_batches(); }
@@ -203,8 +203,8 @@ std::unique_ptr<BatchIterator> DatasetLoader::iterate(int64_t epoch, int64_t fir
   std::vector<Dataset> datasets =
       for_workers_->take(num_workers_for(options_, size() - first_batch));
   PrefetchWork work;
-  // A copy may have a state (a random engine). With fixed stripes, a run returns the same batches
-  // each time, whichever worker is faster.
+  // A copy may have a state (a random engine). With fixed stripes, each run returns the same
+  // batches, regardless of which worker is faster.
   work.is_striped = datasets.size() > 1 && !datasets[0].is_same_as(datasets[1]);
   for (const Dataset& dataset : datasets) {
     work.makers.push_back(std::make_unique<BatchFetcher>(dataset, options_, epoch));

@@ -7,8 +7,8 @@
 namespace linkboy {
 
 /// Moves the batches of another loader to a device and, if requested, converts them to channels
-/// last. Copies to a CUDA device run on a separate stream: the next batch arrives while the device
-/// works on the current one.
+/// last. Copies to a CUDA device run on a separate stream: the next batch is copied while the
+/// device works on the current one.
 class DeviceLoader final : public DataLoader {
  public:
   DeviceLoader(std::shared_ptr<DataLoader> loader, c10::Device device, bool channels_last)

@@ -109,7 +109,8 @@ class Canvas {
  private:
   template <class In, class Out, class Map>
   static void draw_row(const In* from, int64_t step, int64_t count, Out* out, Map map) {
-    // Separate loops, because the compiler makes them faster than one with a variable step.
+    // Separate loops, because the compiler optimises them better than one loop with a variable
+    // step.
     if (step == 1) {
       if constexpr (std::is_same_v<Map, Copy>) {
         std::copy_n(from, count, out);

@@ -62,8 +62,8 @@ at::Tensor probabilities_of(const at::Tensor& target, const char* name, int64_t 
   return out;
 }
 
-/// Computes weight * own + (1 - weight) * partner. It is compiled for bytes but not called for
-/// them: mixup refuses byte images.
+/// Computes weight * own + (1 - weight) * partner. It is compiled for bytes but never called with
+/// them, because mixup rejects byte images.
 template <class T>
 void blend(const T* own, const T* partner, float weight, int64_t count, T* out) {
   const float rest = 1.0F - weight;

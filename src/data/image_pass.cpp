@@ -16,14 +16,14 @@ std::vector<float> colour_of(const char* what, const std::vector<double>& values
                              bool is_bytes) {
   LINKBOY_CHECK(values.size() == 1 || static_cast<int64_t>(values.size()) == channels, what,
                 " has ", values.size(), " values, but the images have ", channels,
-                " channels; give one value, or one for each channel.");
+                " channels; set one value, or one for each channel.");
   std::vector<float> colour(channels);
   for (int64_t c = 0; c < channels; ++c) {
     const double value = values[values.size() == 1 ? 0 : c];
     LINKBOY_CHECK(!is_bytes || (value >= 0.0 && value <= 255.0 && value == std::floor(value)), what,
                   " has ", value,
-                  ", but the images are still uint8; it must be a whole number from 0 to 255. "
-                  "Change it, or put normalise before this transform.");
+                  ", but the images are still uint8; it must be an integer from 0 to 255. Change "
+                  "it, or put normalise before this transform.");
     colour[c] = static_cast<float>(value);
   }
   return colour;
@@ -39,8 +39,8 @@ struct PlannedStage {
   std::vector<float> colour{};
 };
 
-/// Plans one stage after another. Checks that each fits the images as the previous stages leave
-/// them.
+/// Plans one stage after another. Checks that each stage fits the images that the previous stages
+/// produce.
 class Planner {
  public:
   Planner(const Images& images, const TransformContext& context)
@@ -93,7 +93,7 @@ class Planner {
   void operator()(const NormaliseStage& stage) {
     LINKBOY_CHECK(stage.mean.size() == 1 || static_cast<int64_t>(stage.mean.size()) == channels_,
                   "normalise: there are ", stage.mean.size(), " means, but the images have ",
-                  channels_, " channels; give one mean and std, or one for each channel.");
+                  channels_, " channels; set one mean and std, or one for each channel.");
     // Earlier patches are normalised, too.
     for (auto& earlier : plan) {
       for (std::size_t c = 0; c < earlier.colour.size(); ++c) {

@@ -80,7 +80,7 @@ struct Images {
 inline constexpr int64_t kMaxSide = int64_t{1} << 30;
 
 /// Stages that are applied in one pass over the bytes of each image. Each pixel is moved only once:
-/// the stages first determine where each pixel comes from, then the image is drawn.
+/// the stages first determine the source of each pixel, then the image is drawn.
 class ImagePass {
  public:
   /// Whether `stage` can be part of the same pass as the stages that were added so far.

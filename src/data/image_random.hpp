@@ -11,9 +11,9 @@
 
 namespace linkboy {
 
-/// The kind of a transform, which determines its random numbers. Each kind has different ones, and
-/// so does each further transform of a kind in one `compose`. The values must not change, because
-/// resumed runs depend on them.
+/// The kind of a transform, which determines its random numbers. Each kind has different random
+/// numbers, and so does each additional transform of the same kind in one `compose`. The values
+/// must not change, because resumed runs depend on them.
 enum class RandomKind : uint64_t { crop = 1, flip, erasing, cutout, mixup, cutmix, resized_crop };
 
 struct RandomStream {

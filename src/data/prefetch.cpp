@@ -25,8 +25,8 @@ std::optional<c10::Device> chosen_device() {
   return device.index() > 0 ? std::optional(device) : std::nullopt;
 }
 
-/// The state that the reader and the workers share. Workers share its ownership, so that one that
-/// hangs can be abandoned.
+/// The state that the reader and the workers share. Workers share ownership of it, so that a
+/// hanging worker can be abandoned.
 struct PrefetchState {
   using Slot = std::variant<std::monostate, Batch, std::exception_ptr>;
 
@@ -86,8 +86,9 @@ void PrefetchState::work(BatchMaker& maker, int64_t own, const std::stop_token& 
 }
 
 /// Worker threads make batches and put them into a ring of slots. The reader empties one slot after
-/// another, so that the order is that of the epoch, whichever worker is faster. To limit the number
-/// of batches in memory, a worker waits while its batch is more than a ring ahead of the reader.
+/// another, so that batches arrive in epoch order, regardless of which worker is faster. To limit
+/// the number of batches in memory, a worker waits while its batch is more than a ring ahead of the
+/// reader.
 ///
 /// Workers that share the data claim the next batch when they are free. Workers that make every
 /// n-th batch may have a state, and so may a stream that continues from epoch to epoch: see
@@ -170,7 +171,7 @@ class PrefetchIterator final : public BatchIterator {
   }
 
  private:
-  /// Returns the timeout, limited because the clock cannot represent more than some hundred years.
+  /// Returns the timeout, limited because the clock cannot represent more than a few hundred years.
   std::chrono::duration<double> longest_wait() const {
     return std::chrono::duration<double>(std::min(timeout_, 1e9));
   }
@@ -186,15 +187,15 @@ class PrefetchIterator final : public BatchIterator {
     if (timeout_ == 0.0) return state_->made.wait(lock, is_ready);
     if (!has_timed_out_ && state_->made.wait_for(lock, longest_wait(), is_ready)) return;
     has_timed_out_ = true;
-    throw Error(c10::str(
-        "the worker threads have not made batch ", state_->next_to_read, " of epoch ", epoch_,
-        " within ", timeout_,
-        " s (timeout). If the data is slow, raise timeout or num_workers; if the dataset, the "
-        "collate_fn or the transform waits for something that never happens, num_workers = 0 "
-        "shows where. timeout = 0 waits indefinitely."));
+    throw Error(
+        c10::str("the worker threads have not produced batch ", state_->next_to_read, " of epoch ",
+                 epoch_, " within ", timeout_,
+                 " s (timeout). If the data is slow, raise timeout or num_workers; if the dataset, "
+                 "the collate_fn or the transform hangs, set num_workers = 0 and look at the stack "
+                 "of the main thread in a debugger. timeout = 0 waits indefinitely."));
   }
 
-  /// Abandons the workers. A thread that hangs cannot be stopped; it ends when it continues, or
+  /// Abandons the workers. A hanging thread cannot be stopped; it ends when its work returns, or
   /// with the process.
   void leave_behind() {
     for (auto& worker : workers_) {

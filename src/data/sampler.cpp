@@ -9,7 +9,7 @@ namespace linkboy {
 
 // A Feistel network and a rotation permute [0, 4^k), the smallest such range that contains [0,
 // size). Following a cycle of this permutation until a value is below `size` yields a permutation
-// of [0, size), in less than four steps on average. With fewer than ten rounds, small sizes show
+// of [0, size), in fewer than four steps on average. With fewer than ten rounds, small sizes show
 // regularities. Without the rotation, all permutations of 4^k values would be even.
 RandomPermutation::RandomPermutation(int64_t size, uint64_t seed, int64_t epoch) : size_(size) {
   LINKBOY_CHECK(size >= 0, "a permutation of ", size,

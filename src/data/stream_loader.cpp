@@ -219,7 +219,7 @@ class StreamLoader final : public DataLoader {
         options_(options) {
     const bool gives_batches = stream_options.gives_batches;
     const auto refuse = [](bool is_given, const char* name, const char* why) {
-      LINKBOY_CHECK_OPTION(!is_given, name, " is given for a stream", why, ". Leave it out.");
+      LINKBOY_CHECK_OPTION(!is_given, name, " is set for a stream", why, ". Leave it out.");
     };
     refuse(options.shuffle.value_or(false), "shuffle", ", which determines its own order");
     refuse(options.sampler != nullptr, "a sampler", ", which determines its own order");
@@ -400,7 +400,7 @@ std::shared_ptr<DataLoader> make_stream_loader(MakeStreamFn make,
 std::shared_ptr<DataLoader> make_stream_loader(std::shared_ptr<DataStream> stream,
                                                const StreamOptions& stream_options,
                                                const DataLoaderOptions& options) {
-  LINKBOY_CHECK(stream != nullptr, "the stream is null; it must be an object.");
+  LINKBOY_CHECK(stream != nullptr, "the stream is null; pass a stream.");
   return std::make_shared<StreamLoader>(nullptr, std::make_shared<StreamCursor>(std::move(stream)),
                                         stream_options, options);
 }

@@ -36,8 +36,8 @@ int64_t urgency_of(const StopRequest& wish) {
   return 1 + static_cast<int64_t>(*wish.reason) + 100 * static_cast<int64_t>(wish.urgency);
 }
 
-/// Returns a number of which the greatest counts: that of the most urgent request and then that of
-/// the fewest rounds.
+/// Returns a number such that the largest number of all ranks wins: the most urgent request, and
+/// then the fewest rounds.
 int64_t proposal_of(const StopRequest& wish, int64_t num_rounds) {
   return urgency_of(wish) * StopAgreement::kMostRounds + StopAgreement::kMostRounds - num_rounds;
 }
@@ -62,7 +62,7 @@ void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subje
       c10::str("the ranks differ in ", subject, ": rank ", group.world_ranks()[rank], " has ",
                b == second.end() ? "nothing" : *b, ", but rank ", group.world_ranks()[0], " has ",
                a == first.end() ? "nothing" : *a,
-               ". Use the same on all ranks; linkboy shares the data between them."));
+               ". Use the same settings on all ranks; linkboy divides the data among them."));
 }
 
 void require_device_of_its_own(const ProcessGroup& group, const std::string& device) {
@@ -75,7 +75,7 @@ void require_device_of_its_own(const ProcessGroup& group, const std::string& dev
     const auto [first, is_new] = rank_of.emplace(devices[i], rank);
     LINKBOY_CHECK_OPTION(
         is_new, "ranks ", first->second, " and ", rank, " have the same CUDA device, ", devices[i],
-        ". Start at most one process per device, let the launcher show a different device to "
+        ". Start at most one process per device, let the launcher assign a different device to "
         "each process (srun --gpus-per-task=1), or choose the device cpu.");
   }
 }

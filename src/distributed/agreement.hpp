@@ -15,8 +15,8 @@ namespace linkboy {
 class SharedMemorySegment;
 
 /// Checks that all ranks have the same lines; their number must be the same on all ranks.
-/// @throws DistributedError on all ranks if one has another line. The message contains that rank,
-///         its line and the line of rank 0.
+/// @throws DistributedError on all ranks if one has a different line. The message contains that
+///         rank, its line and the line of rank 0.
 void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subject,
                                const std::vector<std::string>& lines);
 
@@ -25,18 +25,18 @@ void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subje
 /// @throws OptionError on all ranks if two of them have the same device.
 void require_device_of_its_own(const ProcessGroup& group, const std::string& device);
 
-/// Runs `work`, which must not communicate with other ranks. If it throws on any rank, throws on
-/// all of them, so that none waits for the others in a later collective. A rank whose own work has
-/// thrown rethrows that exception. The other ranks throw an Error with the number and the message
-/// of the lowest such rank.
+/// Runs `work`, which must not communicate with other ranks. If it throws on any rank, this
+/// function throws on all ranks, so that none waits for the others in a later collective. A rank on
+/// which `work` threw rethrows that exception. The other ranks throw an exception of the same
+/// class, with the number and the message of the lowest such rank.
 /// @note Collective.
 void succeed_on_all_ranks(const ProcessGroup& group, const std::function<void()>& work);
 
-/// How a rank wants to leave the run. The most urgent request of all ranks counts.
+/// When a rank wants to leave the run. All ranks follow the most urgent request.
 enum class StopUrgency {
   request,       // after the update in progress
-  thrown,        // where nothing is half done
-  drops_update,  // without making the update in progress
+  thrown,        // where no update is in progress
+  drops_update,  // without completing the update in progress
 };
 
 /// The stop request of a rank; empty if it does not have one.
@@ -48,8 +48,8 @@ struct StopRequest {
   explicit operator bool() const { return reason.has_value(); }
 };
 
-/// Makes all ranks leave at the same place. Other work between `begin` and `end` hides the time of
-/// the communication. Both are collective.
+/// Makes all ranks leave at the same place. Other work between `begin` and `end` hides the
+/// communication time. Both are collective.
 class StopAgreement {
  public:
   /// @note Collective.
@@ -62,15 +62,16 @@ class StopAgreement {
   ///        from 1 to kMostRounds.
   void begin(const StopRequest& mine, int64_t num_rounds = kMostRounds);
 
-  /// Returns the request that all ranks follow: that of the lowest rank among the most urgent ones.
+  /// Returns the request that all ranks follow: the most urgent one; of several, the one of the
+  /// lowest rank.
   StopRequest end();
 
   /// The smallest `num_rounds` of all ranks in the last agreement; the same on all ranks.
   int64_t num_rounds() const { return num_rounds_; }
 
  private:
-  /// The place for this round. The next round uses another one, because a rank may begin it while
-  /// others still read this one.
+  /// The place of `rank` for this agreement. The next agreement uses another place, because a rank
+  /// may begin it while others are still reading this one.
   int64_t& shared_proposal(int64_t rank) const;
   int64_t greatest_proposal();
 

@@ -17,9 +17,10 @@ struct BackendSetup {
   std::chrono::milliseconds timeout{0};
 };
 
-/// Makes a backend that transfers tensors between CPUs by TCP.
-/// @param address  The address of this host that the other ranks can reach. If empty, uses that of
-///        the interface GLOO_SOCKET_IFNAME, or the one to which the host's name resolves.
+/// Creates a backend that transfers tensors between CPUs over TCP.
+/// @param address  The address at which the other ranks can reach this host. If empty, uses the
+///        address of the interface in GLOO_SOCKET_IFNAME, or the one to which the host name
+///        resolves.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendSetup& setup,
                                                     const std::string& address);
 
@@ -27,10 +28,10 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendSetup& setup,
 bool has_nccl();
 
 /// Sets environment variables of LibTorch to the values that linkboy needs, unless the user has set
-/// them. Call it before threads start that read the environment.
+/// them. Call it before you start threads that read the environment.
 void choose_nccl_defaults();
 
-/// Makes a backend that transfers tensors between CUDA devices.
+/// Creates a backend that transfers tensors between CUDA devices.
 /// @throws Error if linkboy was built without NCCL.
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const BackendSetup& setup, c10::Device device);
 

@@ -44,7 +44,7 @@ void throw_collective_error(const ProcessGroup& group, const char* what, bool is
 void begin_collective(const ProcessGroup& group, const char* what) {
   const auto* implementation = group.implementation();
   if (implementation == nullptr || !implementation->heartbeat) return;
-  // If a collective of a device was aborted, the numbers on that device are invalid.
+  // If a collective on a device was aborted, the values on that device are invalid.
   if (implementation->has_failed()) throw_collective_error(group, what, /*is_late=*/false, "");
   if (implementation->is_world) implementation->heartbeat->count_call();
 }

@@ -82,7 +82,7 @@ void DeviceWatch::run() {
     std::this_thread::sleep_for(kNoticeTime);
     call_off_();
   } catch (const std::exception&) {
-    // The device has failed, and its users get the error, too.
+    // The device has failed, and code that uses it will report the error, too.
     TORCH_WARN("linkboy no longer watches ", device_.str(), ": ",
                message_of(std::current_exception()));
   }

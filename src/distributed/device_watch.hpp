@@ -19,8 +19,8 @@ class DeviceWatch {
  public:
   /// The thread of the watch calls the functions.
   /// @param has_failed  Returns whether it is already known that the ranks cannot continue.
-  /// @param find_cause  Called once if `has_failed` returns true, or if a marked call is not done
-  ///        within `timeout`; then with the name of that call.
+  /// @param find_cause  Called once if `has_failed` returns true, with an empty name, or if a
+  ///        marked call is not done within `timeout`, with the name of that call.
   /// @param call_off  Called after `find_cause`. It makes the device stop waiting.
   DeviceWatch(c10::Device device, std::chrono::milliseconds timeout,
               std::function<bool()> has_failed,
@@ -30,7 +30,7 @@ class DeviceWatch {
   DeviceWatch(const DeviceWatch&) = delete;
   DeviceWatch& operator=(const DeviceWatch&) = delete;
 
-  /// Watches the work of a call that is queued on the device's current stream so far.
+  /// Watches the work that a call has queued on the device's current stream so far.
   void mark(const char* call) noexcept;
 
  private:

@@ -180,7 +180,7 @@ void GradientReducer::set_sending_order(const std::vector<int64_t>& order) {
   if (!reducer_ || sorted != expected || options_.find_unused_parameters) return;
   make_reducer(order);
   run_collective(*group_, "preparing the model", [&] {
-    reducer_->push_rebuilt_params_for_all_indices();  // as if gradients had come in this order
+    reducer_->push_rebuilt_params_for_all_indices();  // as if gradients had arrived in this order
     reducer_->rebuild_buckets();
   });
 }
@@ -239,8 +239,8 @@ void GradientReducer::rebuild_buckets() {
 }
 
 void GradientReducer::after_backward() {
-  // Without this check, the next step would report that this one has left out parameters, when the
-  // weights already differ between the ranks.
+  // Without this check, the next step would report the parameters that this one did not use, but by
+  // then the weights would already differ between the ranks.
   if (reducer_) reducer_->check_finalized();
   if (owner_reducer_) owner_reducer_->end(options_.find_unused_parameters);
   if (options_.gradient_comm_hook) options_.gradient_comm_hook->handle_gradients(trained_, *group_);

@@ -28,7 +28,7 @@ struct SharedTensors {
 };
 
 /// Averages the gradients of a set of parameters over the ranks while the backward pass runs. It
-/// uses c10d's Reducer, which the backward pass itself prepares, so the loss may be computed in any
+/// prepares c10d's Reducer at the start of the backward pass, so the loss may be computed in any
 /// way.
 class GradientReducer {
  public:
@@ -55,11 +55,11 @@ class GradientReducer {
   /// @note Collective.
   void synchronize() const;
 
-  /// Whether `loss` depends on a parameter that it reduces.
+  /// Whether `loss` depends on a parameter whose gradient this object reduces.
   bool contributes_to(const at::Tensor& loss) const;
 
   /// Call it before the first forward pass of an update. If the set of trained parameters has
-  /// changed, makes a new reducer. Broadcasts the buffers of rank 0.
+  /// changed, creates a new reducer. Broadcasts the buffers of rank 0.
   /// @note Collective.
   void begin_update();
 
@@ -67,7 +67,7 @@ class GradientReducer {
   /// @note Collective.
   void broadcast_buffers();
 
-  /// Call them before and after the last backward pass of an update, whose gradients are reduced
+  /// Call them before and after the last backward pass of an update. The gradients are reduced
   /// while it runs.
   /// @note Collective.
   void before_backward(const at::Tensor& loss);

@@ -23,7 +23,7 @@ std::string key_of(int64_t rank) { return "alive/" + std::to_string(rank); }
 
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-/// The published sign of a rank. It changes with each round.
+/// The sign of life that a rank publishes. It changes with each round.
 struct Sign {
   int64_t num_rounds = 0;
   int64_t num_calls = 0;
@@ -86,8 +86,9 @@ std::string describe_cause(const SortedRanks& sorted, const Heartbeat::Failure& 
   if (!left.empty()) return subject(left, "has", "have") + " ended" + advice_on(left);
   if (failure.late_call.empty() || behind.empty()) return failure.otherwise;
   if (std::find(behind.begin(), behind.end(), own_rank) != behind.end()) {
-    return c10::str("the ranks make different calls; that of rank ", own_rank, " is ",
-                    failure.late_call, "; LINKBOY_DEBUG_COLLECTIVES=1 names them");
+    return c10::str("the ranks make different calls; the call of rank ", own_rank, " is ",
+                    failure.late_call,
+                    "; set LINKBOY_DEBUG_COLLECTIVES=1 to see which calls differ");
   }
   return subject(behind, "is alive but has", "are alive but have") + " not reached " +
          failure.late_call + advice_on(behind);
@@ -174,7 +175,8 @@ void Heartbeat::run(State& state) {
       state.changed.notify_all();
     }
   } catch (const std::exception&) {
-    // The host of the store has ended, on its own or by force; the next collective will report it.
+    // The process that hosts the store has ended, normally or by force; the next collective will
+    // report it.
     lock.lock();
   }
   state.is_thread_done = true;

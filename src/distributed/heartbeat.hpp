@@ -11,10 +11,10 @@
 
 namespace linkboy {
 
-/// Tells the other processes, through the store, that this one is alive, and finds out which of
-/// them are alive. The errors of c10d do not contain ranks. Only a separate thread communicates
-/// with the store, which may never answer (TCPStore has no timeout for that), so that no other
-/// thread waits for it forever.
+/// Publishes in the store that this process is alive, and determines which of the other processes
+/// are alive. This is necessary because the errors of c10d do not contain ranks. Only a separate
+/// thread communicates with the store, which may never answer (TCPStore has no timeout for that),
+/// so that no other thread waits for it forever.
 class Heartbeat {
  public:
   /// @param store  A store with a separate connection.
@@ -26,8 +26,8 @@ class Heartbeat {
   /// Publishes why this process has stopped; an empty text means that it continues.
   void set_failure(const std::string& why);
 
-  /// Counts a collective at its beginning. A rank that has made fewer calls keeps the others
-  /// waiting.
+  /// Counts a collective at its beginning. A rank that has made fewer calls than the others keeps
+  /// them waiting.
   void count_call();
 
   /// The known facts about a failed collective.
@@ -38,10 +38,10 @@ class Heartbeat {
     std::string otherwise;
   };
 
-  /// Returns why `ranks` cannot continue and, if it names a rank, advice where to look. Takes some
-  /// seconds. The first rank that knows the cause publishes it, because ranks that fail later would
-  /// mistake the end of others for the cause. On rank 0, which may host the store, waits until the
-  /// others must have read it. Any thread may call it.
+  /// Returns why `ranks` cannot continue and, if a rank is responsible, where to look. Takes
+  /// several seconds. The first rank that finds the cause publishes it, because ranks that fail
+  /// later would mistake the exit of other ranks for the cause. Rank 0, which may host the store,
+  /// waits long enough for the others to read it. Any thread may call it.
   std::string find_cause(const std::vector<int64_t>& ranks, const Failure& failure);
 
   /// Whether a cause has been found, by this rank or another. Any thread may call it.
@@ -58,8 +58,8 @@ class Heartbeat {
   std::thread thread_;
 };
 
-/// Ranks sorted by two of their signs, which were read two seconds apart. A rank that does its part
-/// is not in any list.
+/// Ranks sorted by two signs of life each, which were read two seconds apart. A rank that works
+/// normally is not in any list.
 struct SortedRanks {
   std::vector<int64_t> silent{};                          // killed, stopped or unreachable
   std::vector<int64_t> left{};                            // ended on their own
@@ -68,12 +68,12 @@ struct SortedRanks {
 };
 
 /// Sorts the ranks.
-/// @param before, after  The signs of each of `ranks`.
+/// @param before, after  The signs of life of `ranks`, in the same order.
 SortedRanks sort_ranks(const std::vector<int64_t>& ranks, const std::vector<std::string>& before,
                        const std::vector<std::string>& after);
 
-/// Returns a sentence without its period: the most certain cause and, if it names ranks, where to
-/// look.
+/// Returns a sentence without its period: the most certain cause and, if ranks are responsible,
+/// where to look.
 std::string describe_cause(const SortedRanks& sorted, const Heartbeat::Failure& failure,
                            int64_t own_rank);
 

@@ -10,8 +10,8 @@
 namespace linkboy {
 
 /// Serialises a value for other processes of this run; do not use it for files. The tensors arrive
-/// on the CPU, because another process uses another device. Of a view, only its own elements are
-/// sent.
+/// on the CPU, because each process uses a different device. Only the elements of a view are sent,
+/// not its complete storage.
 inline std::string to_bytes(const c10::IValue& value) {
   const auto on_cpu = [](const c10::IValue& leaf, const ValuePath&) -> c10::IValue {
     if (!leaf.isTensor() || !leaf.toTensor().defined()) return leaf;

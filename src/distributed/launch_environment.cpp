@@ -62,8 +62,8 @@ class Variables {
 
   int64_t number(const char* name, const Range& range, const char* advice) const {
     const auto text = find(name);
-    const auto allowed = c10::str("; it must be a whole number from ", range.least, " to ",
-                                  range.most, range.reason, ". ", advice);
+    const auto allowed = c10::str("; it must be an integer from ", range.least, " to ", range.most,
+                                  range.reason, ". ", advice);
     LINKBOY_CHECK(text, name, " is not set", allowed);
     const auto value = parse_number<int64_t>(*text);
     LINKBOY_CHECK(value && *value >= range.least && *value <= range.most, name, " is \"", *text,
@@ -80,8 +80,8 @@ class Variables {
   const EnvironmentLookup& lookup_;
 };
 
-/// Returns a port that is the same on all ranks and rarely that of another job on the host. It is
-/// below 32768, where the automatically assigned ports of Linux begin.
+/// Returns a port that is the same on all ranks and unlikely to be used by another job on the host.
+/// It is below 32768, where Linux's automatically assigned ports begin.
 uint16_t port_of(std::string_view job_id) {
   constexpr uint64_t kFirstPort = 15'000;
   constexpr uint64_t kNumPorts = 15'000;

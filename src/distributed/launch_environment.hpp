@@ -40,15 +40,15 @@ struct LaunchEnvironment {
   /// Identifies this launch, for messages and keys; the same on all ranks. May be empty.
   std::string job_id;
 
-  /// Whether the processes form a group. True for a single process, too, if torchrun or mpirun
-  /// launched it. False for a single Slurm task, because programs in the shell of `srun --pty bash`
+  /// Whether the processes form a group. Also true for a single process that torchrun or mpirun
+  /// launched. False for a single Slurm task, because programs in the shell of `srun --pty bash`
   /// look like tasks of `srun -n 1`, and two of them at the same time would use the same port.
   bool is_distributed() const {
     return world_size > 1 || launcher == Launcher::torchrun || launcher == Launcher::open_mpi;
   }
 };
 
-/// Returns the value of a variable, or nothing if it is not set.
+/// Returns the value of a variable, or nullopt if it is not set.
 using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
 
 /// Reads the variables of torchrun first (torchrun may run inside the others), then those of
@@ -56,12 +56,12 @@ using EnvironmentLookup = std::function<std::optional<std::string>(const char* n
 /// @throws Error if a variable is malformed, contradicts another one or is missing.
 LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup);
 
-/// Returns the values that were passed to `launch`; otherwise reads the environment of this
-/// process.
+/// Returns the values that were passed to `launch`. If it was not called, reads the environment of
+/// this process.
 LaunchEnvironment read_launch_environment();
 
 /// Returns the index of this process's device among the `num_devices` visible ones: its number on
-/// the host, or 0 if the launcher shows only one device to it. Returns nothing if there are too few
+/// the host, or 0 if the launcher shows only one device to it. Returns nullopt if there are too few
 /// devices.
 std::optional<int64_t> device_index_of(const LaunchEnvironment& launch, int64_t num_devices);
 

@@ -24,7 +24,7 @@ void set(const char* name, const char* value) { ::setenv(name, value, /*overwrit
 bool has_nccl() { return true; }
 
 void choose_nccl_defaults() {
-  // linkboy names a rank and then ends the collectives itself.
+  // linkboy reports the rank that failed, and then aborts the collectives itself.
   if (!is_any_set({"TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"})) {
     set("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0");
   }

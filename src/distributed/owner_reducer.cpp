@@ -20,8 +20,7 @@ class CallWhenReady final : public torch::autograd::PostAccumulateGradHook {
   std::function<void()> call_;
 };
 
-/// Returns the gradient's elements in the parameter's memory order, which the step of the owner
-/// expects.
+/// Returns the gradient's elements in the parameter's memory order, which the owner's step expects.
 at::Tensor flattened(const at::Tensor& gradient, const at::Tensor& parameter) {
   if (!parameter.is_non_overlapping_and_dense()) return gradient.reshape({-1});
   const bool is_laid_out = have_same_layout(gradient, parameter);
@@ -29,7 +28,7 @@ at::Tensor flattened(const at::Tensor& gradient, const at::Tensor& parameter) {
   return laid_out.as_strided({parameter.numel()}, {1});
 }
 
-/// The inverse of `flattened`: returns a view of the elements from `offset` on.
+/// The inverse of `flattened`: returns a view of the elements that begin at `offset`.
 at::Tensor gradient_in(const at::Tensor& flat, int64_t offset, const at::Tensor& parameter) {
   if (!parameter.is_non_overlapping_and_dense()) {
     return flat.narrow(0, offset, parameter.numel()).view_as(parameter);

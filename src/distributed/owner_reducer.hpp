@@ -10,8 +10,8 @@
 
 namespace linkboy {
 
-/// Sends the gradients of a backward pass to the ranks that own their parameters while the pass
-/// runs (ZeRO stage 2). Each owner gets the mean; the other ranks do not keep these gradients.
+/// While a backward pass runs, sends its gradients to the ranks that own their parameters (ZeRO
+/// stage 2). Each owner receives the mean; the other ranks do not keep these gradients.
 class OwnerReducer {
  public:
   /// @param owner_of  Returns the rank that owns a parameter.
@@ -21,7 +21,7 @@ class OwnerReducer {
   OwnerReducer(const OwnerReducer&) = delete;
   OwnerReducer& operator=(const OwnerReducer&) = delete;
 
-  /// Call them before and after the last backward pass of an update.
+  /// Call `begin` before and `end` after the last backward pass of an update.
   /// @throws Error in `end` if a parameter did not get a gradient, unless `allows_unused` is true;
   ///         its gradient is then zero.
   /// @note Collective.

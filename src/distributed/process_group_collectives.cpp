@@ -131,7 +131,7 @@ std::vector<std::string> gather_texts(const ProcessGroup& group, std::string_vie
   return texts;
 }
 
-/// With LINKBOY_DEBUG_COLLECTIVES=1, throws on all ranks if one of them makes another call.
+/// With LINKBOY_DEBUG_COLLECTIVES=1, throws on all ranks if one of them makes a different call.
 template <class Describe>
 void check_call(const ProcessGroup& group, Describe describe) {
   if (!group.implementation()->checks_calls) return;
@@ -243,7 +243,7 @@ std::string ProcessGroup::broadcast_bytes(std::string_view bytes, int64_t root) 
 void ProcessGroup::barrier() const {
   if (!impl_) return;
   check_call(*this, [] { return std::string("barrier"); });
-  // Uses the backend of the CPU, so that it does not wait for work on the device.
+  // Uses the CPU backend, so that it does not wait for work on the device.
   std::vector<at::Tensor> token{at::zeros({1}, at::kByte)};
   run_collective(*this, "barrier", [&] { impl_->group->allreduce(token)->wait(); });
 }

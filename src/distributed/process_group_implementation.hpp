@@ -26,7 +26,7 @@ struct ProcessGroup::Implementation {
   /// failed.
   ~Implementation();
 
-  /// Whether the ranks cannot continue. If so, this group cannot be used any more.
+  /// Whether it is known that the ranks cannot continue. If so, this group can no longer be used.
   bool has_failed() const;
 
   /// Returns " (timeout 30 s)", for messages.
@@ -34,7 +34,7 @@ struct ProcessGroup::Implementation {
 
   void watch_device(const c10::intrusive_ptr<c10d::Backend>& backend);
 
-  /// Has a backend for the CPU and, if there is one, for CUDA.
+  /// Uses Gloo for tensors on the CPU, and NCCL or Gloo for tensors on CUDA devices.
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   c10::intrusive_ptr<c10d::Store> store;  // used only by this group
   int64_t rank = 0;
@@ -42,28 +42,30 @@ struct ProcessGroup::Implementation {
   std::chrono::milliseconds timeout{0};
   std::optional<c10::Device> nccl_device;
   std::string address;  // of this host, for Gloo
-  /// Shared by all groups of the world; null if a test makes a group without processes.
+  /// Shared by all groups of the world; null if a test creates a group without processes.
   std::shared_ptr<Heartbeat> heartbeat;
-  std::shared_ptr<DeviceWatch> device_watch;  // if there is NCCL
+  std::shared_ptr<DeviceWatch> device_watch;  // null without NCCL
   bool is_world = true;                       // whether it contains all ranks
   bool checks_calls = false;                  // LINKBOY_DEBUG_COLLECTIVES
   int64_t num_groups_made = 0;
 };
 
-/// Makes the backends after everything else is filled in.
+/// Creates the backends of `implementation`, whose other members must be set, and returns it.
 /// @note Collective.
 std::shared_ptr<ProcessGroup::Implementation> make_c10d_group(
     std::shared_ptr<ProcessGroup::Implementation> implementation);
 
 /// @param what  The name of the call.
-/// @param is_late  Whether the call has used the whole timeout.
+/// @param is_late  Whether the call has used at least about half of the timeout and has therefore
+///         probably timed out.
 /// @param details  The message of c10d.
-/// @throws DistributedError with the cause, which names the lost or late ranks if they are known,
-///         and `details`.
+/// @throws DistributedError with the cause, the lost or late ranks if they are known, and
+///         `details`.
 [[noreturn]] void throw_collective_error(const ProcessGroup& group, const char* what, bool is_late,
                                          const std::string& details);
 
-/// Publishes why this rank does not arrive, for ranks that wait for it; null when it continues.
+/// Publishes why this rank does not arrive, for the ranks that wait for it. Null means that it
+/// continues.
 void tell_failure(const ProcessGroup& group, const std::exception_ptr& why);
 
 /// Whether the error comes from the communication, and not from invalid tensors or user code.

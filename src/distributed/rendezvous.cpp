@@ -25,7 +25,7 @@ double seconds(std::chrono::milliseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
-/// TCPStore waits without a timeout for an answer from the program that has the port, so this runs
+/// TCPStore waits without a timeout for an answer from the program that uses the port, so this runs
 /// in a separate thread.
 c10::intrusive_ptr<c10d::Store> make_store(const std::string& address,
                                            const c10d::TCPStoreOptions& options) {
@@ -87,13 +87,13 @@ c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& launch,
   try {
     auto store = make_store(launch.master_address, options);
     // The store of torchrun's agent outlives restarts, so old keys must not be mistaken for new
-    // ones. Neither must the keys of another job that was given the same port.
+    // ones. The same applies to the keys of another job that was given the same port.
     return c10::make_intrusive<c10d::PrefixStore>(
         c10::str("linkboy/", launch.job_id, "/", launch.restart_count), std::move(store));
   } catch (const std::exception& error) {
     if (is_host) {
       throw DistributedError(c10::str(
-          "rank 0 cannot listen at port ", launch.master_port, " (", first_line(error.what()),
+          "rank 0 cannot listen on port ", launch.master_port, " (", first_line(error.what()),
           "). If another program uses it, set MASTER_PORT to a free port, the same "
           "on all ranks."));
     }
@@ -120,8 +120,8 @@ void wait_for_arrivals(c10d::Store& store, int64_t rank, int64_t size,
     }
     if (missing.empty() && rank == 0) return {};
     if (missing.empty()) missing = {0};
-    return c10::str("of ", size, " ranks, rank ", list_of_ranks(missing), " did not arrive in ",
-                    seconds(timeout),
+    return c10::str("of ", size, " ranks, ", missing.size() == 1 ? "rank " : "ranks ",
+                    list_of_ranks(missing), " did not arrive in ", seconds(timeout),
                     " s. Check whether they were started, and see their output, or increase "
                     "DistributedOptions::timeout.");
   };
@@ -141,7 +141,7 @@ void wait_for_arrivals(c10d::Store& store, int64_t rank, int64_t size,
     if (!wrong.empty()) std::this_thread::sleep_for(kPatience);  // the store ends with this rank
   } else if (wrong.empty()) {
     // All ranks wait for the result of rank 0. Their own clocks, or the end of its store, could
-    // lead to another result.
+    // lead to a different result.
     try {
       store.wait({"arrivals"}, timeout + kPatience);
       wrong = get_text(store, "arrivals");
@@ -195,14 +195,14 @@ std::string source_address(const std::string& host, uint16_t port, bool may_be_l
   return {};
 }
 
-/// Whether hosts of other networks can reach the address.
+/// Whether hosts in other networks can reach the address.
 bool is_of_a_network(const sockaddr& address) {
   const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
   const bool is_ipv6 = address.sa_family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(&ipv6.sin6_addr);
   return (is_ipv6 || address.sa_family == AF_INET) && !is_loopback(address);
 }
 
-/// Returns the address in the first network that is up; empty if there is none.
+/// Returns the address of the first network interface that is up; empty if there is none.
 std::string address_in_a_network() {
   ifaddrs* found = nullptr;
   if (getifaddrs(&found) != 0) return {};
@@ -221,9 +221,9 @@ std::string address_in_a_network() {
 std::string local_address_towards(const std::string& host, uint16_t port, bool has_other_hosts) {
   std::string address = source_address(host, port, /*may_be_loopback=*/!has_other_hosts);
   if (!has_other_hosts) return address;
-  // Debian maps a host's own name to the address 127.0.1.1, which other hosts cannot reach. The
-  // route to an address of the documentation range is the default route, which a virtual network
-  // may lack.
+  // Debian maps a host's own name to the address 127.0.1.1, which other hosts cannot reach. An
+  // address in the documentation range is reached through the default route, which a virtual
+  // network may lack.
   for (const char* anywhere : {"192.0.2.1", "2001:db8::1"}) {
     if (address.empty()) address = source_address(anywhere, port, /*may_be_loopback=*/false);
   }

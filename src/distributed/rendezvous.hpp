@@ -10,13 +10,13 @@
 namespace linkboy {
 
 /// Returns the store that the ranks of a launch share; rank 0 or torchrun's agent hosts it.
-/// @throws DistributedError if rank 0 cannot listen at its port or does not answer in time.
+/// @throws DistributedError if rank 0 cannot listen on its port or does not answer in time.
 c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& launch,
                                               std::chrono::milliseconds timeout);
 
 /// Waits until all ranks have called it.
-/// @throws DistributedError that names the ranks that did not arrive in time, or two ranks with
-///         different sizes.
+/// @throws DistributedError with the ranks that did not arrive in time, or with two ranks whose
+///         sizes differ.
 void wait_for_arrivals(c10d::Store& store, int64_t rank, int64_t size,
                        std::chrono::milliseconds timeout);
 

@@ -11,7 +11,7 @@
 namespace linkboy {
 namespace {
 
-/// Rows on the CPU of at most this number of bytes are sent together with the call, which saves a
+/// Rows on the CPU with at most this number of bytes are sent together with the call, which saves a
 /// second collective.
 constexpr int64_t kShortRows = 512;
 

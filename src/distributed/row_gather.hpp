@@ -32,7 +32,7 @@ void check_same_gather(const ProcessGroup& group, const GatherCall& call, const 
 GatheredRows gather_rows(const ProcessGroup& group, const GatherCall& call,
                          const at::Tensor& tensor);
 
-/// Takes part in a gather of the other ranks as a rank that has left the loop.
+/// Participates in a gather of the other ranks as a rank that has left the loop.
 /// @param device  The device of this rank.
 /// @return Whether another rank is still in the loop.
 /// @note Collective.

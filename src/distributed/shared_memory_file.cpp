@@ -24,7 +24,7 @@ struct flock write_lock(int64_t byte) {
   return lock;
 }
 
-/// Reserves the pages now. Otherwise a write without free memory would end the process.
+/// Reserves the pages now. Otherwise a write would kill the process if no memory is free.
 bool give_size(int file, std::size_t bytes) {
   rlimit limit{};
   // Beyond this limit, the kernel sends a signal.
@@ -57,7 +57,7 @@ std::unique_ptr<SharedMemoryFile> SharedMemoryFile::map(int file, std::size_t by
 std::unique_ptr<SharedMemoryFile> SharedMemoryFile::create(std::size_t bytes) {
   const int file = memfd_create(kMemoryName, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return nullptr;
-  // If another process shrank the file, an access behind its end would end every rank.
+  // If another process shrank the file, an access beyond its end would kill every rank.
   if (!give_size(file, bytes) || fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
     close(file);
     return nullptr;

@@ -7,8 +7,8 @@
 
 namespace linkboy {
 
-/// Memory without a name in any file system that other processes of this host can also map. Nothing
-/// remains of it, however the processes end.
+/// Memory that other processes on this host can also map. It does not have a name in a file system,
+/// and nothing remains of it after the processes end, even if they are killed.
 class SharedMemoryFile {
  public:
   /// Creates memory filled with zeros.
@@ -17,8 +17,8 @@ class SharedMemoryFile {
   static std::unique_ptr<SharedMemoryFile> create(std::size_t bytes);
 
   /// Maps the memory of another process.
-  /// @return Null unless `path`, as that process sees it, is a file that `create` made with this
-  ///         number of bytes.
+  /// @return Null unless `path`, as returned by that process's `path()`, refers to a file that
+  ///         `create` made with this number of bytes.
   static std::unique_ptr<SharedMemoryFile> open(const std::string& path, std::size_t bytes);
 
   ~SharedMemoryFile();
@@ -28,7 +28,7 @@ class SharedMemoryFile {
   /// The memory; aligned to a page.
   std::byte* data() const { return data_; }
 
-  /// The path under which other processes in the same process namespace can open it.
+  /// The path with which other processes in the same process namespace can open it.
   std::string path() const;
 
   /// Locks a byte of the file. The lock ends with this object or with the process.

@@ -92,8 +92,8 @@ at::Tensor SharedMemoryHook::memory_of(int64_t rank, int64_t number, const Piece
 
 void SharedMemoryHook::write(Piece piece) {
   if (num_written_ >= num_places_) {
-    // Other ranks may still have to read all pieces of this rank, but first this rank reads the
-    // pieces that it has not read itself.
+    // Before this rank waits for the others to read its pieces, it reads the pieces that it has not
+    // read itself.
     while (num_written_ - num_read_ >= num_places_) read_next();
     segment_->wait_for_others(SharedMemorySegment::Counter::read, num_written_ - num_places_ + 1);
   }

@@ -20,10 +20,10 @@ namespace linkboy {
 /// earlier if there is no room for more pieces.
 class SharedMemoryHook final : public c10d::CommHookInterface {
  public:
-  /// Makes a hook for these parameters.
-  /// @return Null on all ranks, which then use Gloo: unless there are 2 or 4 ranks, if a parameter
-  ///         has another dtype than float, double, Half and BFloat16 or is not on the CPU, or if
-  ///         there is no SharedMemorySegment.
+  /// Creates a hook for these parameters.
+  /// @return Null on all ranks, which then use Gloo, unless there are 2 or 4 ranks, all parameters
+  ///         are on the CPU and of dtype float, double, Half or BFloat16, and the ranks can create
+  ///         a SharedMemorySegment.
   /// @note Collective.
   static std::unique_ptr<SharedMemoryHook> make(const ProcessGroup& group,
                                                 const std::vector<at::Tensor>& parameters);

@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kPage = 4096;
-/// Ranks that run in step arrive sooner than a sleeping process is woken.
+/// Ranks that run in step arrive sooner than a sleeping process can be woken.
 constexpr auto kSpinTime = 50us;
 /// How often a sleeping rank checks whether the other one is still alive.
 constexpr auto kSleepTime = 100ms;
@@ -106,7 +106,7 @@ struct alignas(64) SharedMemorySegment::Line {
 
 std::shared_ptr<SharedMemorySegment> SharedMemorySegment::make(const ProcessGroup& group,
                                                                std::size_t bytes_per_rank) {
-  // A group that a test makes does not have processes.
+  // A group that a test creates does not have separate processes.
   if (group.size() == 1 || !group.implementation()->heartbeat) return nullptr;
   bytes_per_rank = whole_pages(bytes_per_rank);
   const auto num_ranks = static_cast<std::size_t>(group.size());
@@ -133,7 +133,7 @@ std::byte* SharedMemorySegment::data(int64_t rank) const {
 }
 
 SharedMemorySegment::Line& SharedMemorySegment::line(int64_t rank, Counter counter) const {
-  // Lines are filled with zeros, which equals the state after their constructor.
+  // The file is filled with zeros, which equals the state of a newly constructed Line.
   auto* lines = reinterpret_cast<Line*>(file_->data() + kPage);
   return lines[2 * rank + static_cast<int64_t>(counter)];
 }

@@ -13,13 +13,13 @@ namespace linkboy {
 class SharedMemoryFile;
 
 /// Memory that all ranks of a group share if they run on one host. Each rank has a part that only
-/// it writes and all ranks read. Used by one thread at a time.
+/// it writes and all ranks read. Only one thread at a time may use it.
 class SharedMemorySegment {
  public:
   /// Counters of a rank for which the other ranks can wait.
   enum class Counter { written, read };
 
-  /// Makes the memory of a group.
+  /// Creates the memory of a group.
   /// @return Null on all ranks if any of them cannot map the memory of rank 0 (because it runs on
   ///         another host or in another container, or there is too little memory), or has
   ///         LINKBOY_SHARED_MEMORY=0 or LINKBOY_DEBUG_COLLECTIVES=1 in its environment.

@@ -24,9 +24,9 @@ using Registry = detail::SyncBatchNormRegistry;
 using OptionalTensor = std::optional<Tensor>;
 using Gradients = std::tuple<Tensor, Tensor, Tensor>;  // of input, weight and bias
 
-// `forward` of a LibTorch module is not virtual, and users hold layers by their own types, so
-// layers cannot be replaced. But all calls go through the dispatcher, where the tensors of a call
-// identify its layer.
+// `forward` of a LibTorch module is not virtual, and users access layers through their concrete
+// types, so layers cannot be replaced. But all calls go through the dispatcher, where the tensors
+// of a call identify its layer.
 
 bool has(const OptionalTensor& tensor) { return tensor && tensor->defined(); }
 
@@ -51,7 +51,7 @@ struct Call {
   }
 };
 
-/// The statistics of the whole batch.
+/// The statistics of the batch of all ranks.
 struct Statistics {
   Tensor mean;
   Tensor invstd;
@@ -68,7 +68,7 @@ void update_running(const OptionalTensor& running, const Tensor& value, double m
 
 Statistics statistics_on_cpu(const Call& call, const BatchNormCollectives& group) {
   const int64_t num_channels = call.num_channels();
-  // In float64, whose counts are exact. For so few numbers the cost is negligible.
+  // Uses float64, in which counts are exact. For so few numbers, the cost is negligible.
   const Tensor mine = at::zeros({2 * num_channels + 1}, call.options().dtype(at::kDouble));
   if (call.input.numel() > 0) {
     // Unused running statistics of 32 bits make LibTorch compute the sums over 16-bit inputs in 32
@@ -103,7 +103,8 @@ Statistics statistics_on_cuda(const Call& call, const BatchNormCollectives& grou
   const int64_t num_channels = call.num_channels();
   Tensor mean = at::zeros({num_channels}, call.options());
   Tensor invstd = at::ones({num_channels}, call.options());
-  // A count for an empty batch. It has no weight but prevents a division by 0 in LibTorch's kernel.
+  // The count of an empty batch. It is too small to affect the result, but it prevents a division
+  // by 0 in LibTorch's kernel.
   double my_count = 1e-30;
   if (call.input.numel() > 0) {
     std::tie(mean, invstd) = at::batch_norm_stats(call.input, call.eps);
@@ -160,7 +161,7 @@ Tensor grad_input_on_cpu(const Tensor& grad_output, const Tensor& input,
       .to(input.scalar_type());
 }
 
-/// @return The gradients; undefined tensors for those that are not wanted.
+/// @return The gradients; undefined tensors for those that were not requested.
 Gradients backward(const Tensor& any_grad, const Tensor& input, const OptionalTensor& weight,
                    const Statistics& statistics, std::array<bool, 3> wanted, const Layer& layer) {
   const auto& [mean, invstd, count] = statistics;
@@ -200,8 +201,7 @@ Gradients backward(const Tensor& any_grad, const Tensor& input, const OptionalTe
           wanted[2] ? grad_bias.to(dtype) : Tensor()};
 }
 
-/// Normalises with given statistics; its gradient is that of statistics that were computed from the
-/// input.
+/// Normalises with given statistics. Computes the gradient for statistics that depend on the input.
 class Normalisation : public torch::autograd::Function<Normalisation> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& input,
@@ -280,12 +280,12 @@ Gradients batch_norm_impl_index_backward(int64_t impl_index, const Tensor& input
                   *Registry::instance().find(impl_index));
 }
 
-/// Registers the kernels at the first conversion, so that LibTorch is unchanged without one.
+/// Registers the kernels at the first conversion. Without a conversion, LibTorch is unchanged.
 void register_kernels() {
   static std::once_flag once;
   std::call_once(once, [] {
-    // The Autograd keys serve all modes except inference mode, in which training forward passes are
-    // possible, too.
+    // The Autograd keys handle all modes except inference mode, which also allows forward passes in
+    // training mode.
     for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA,
                            c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
       // Never deleted, because that would unregister the kernels while other threads may be calling

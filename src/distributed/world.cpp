@@ -14,7 +14,7 @@
 namespace linkboy {
 namespace {
 
-/// The store exists for the whole lifetime of the process: its port could not be acquired again,
+/// The store exists for the entire lifetime of the process: its port could not be acquired again,
 /// and each connection may wait for a name server.
 struct World {
   std::mutex mutex;
@@ -32,7 +32,7 @@ World& world() {
 
 /// Connects the ranks. A rank may be lost after it has arrived.
 std::shared_ptr<ProcessGroup> meet(std::shared_ptr<ProcessGroup::Implementation> implementation) {
-  const ProcessGroup unconnected(implementation);  // whose signs of life to read
+  const ProcessGroup unconnected(implementation);  // to read the signs of life
   try {
     return std::make_shared<ProcessGroup>(make_c10d_group(implementation));
   } catch (const std::exception& error) {
@@ -51,7 +51,8 @@ bool wants_nccl(const DistributedOptions& options, c10::Device device) {
   return options.backend == Backend::automatic && device.is_cuda() && has_nccl();
 }
 
-/// Without this check, the ranks would wait for those that a typo in WORLD_SIZE has added.
+/// Without this check, the ranks would wait for ranks that exist only because of a typo in
+/// WORLD_SIZE.
 void check_open_files(int64_t world_size) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;

@@ -81,7 +81,7 @@ void ZeroShards::step(torch::optim::Optimizer& optimizer, const std::function<vo
   for (int64_t rank = 0; rank < group_->size(); ++rank) group_->broadcast(of_rank[rank], rank);
 }
 
-/// Drops the state of parameters of other ranks, which a loaded checkpoint contains.
+/// Drops the state of other ranks' parameters, which a loaded checkpoint contains.
 void ZeroShards::drop_state_of_others(torch::optim::Optimizer& optimizer) const {
   auto& state = optimizer.state();
   for (auto entry = state.begin(); entry != state.end();) {
@@ -98,7 +98,7 @@ StateDict ZeroShards::whole_state(const torch::optim::Optimizer& optimizer) cons
                 "Adam, AdamW, Adagrad or RMSprop.");
   c10::impl::GenericDict all(c10::IntType::get(), c10::AnyType::get());
   const std::string own = to_bytes(whole.at("state"));
-  // One rank after another, so that no rank has to hold the bytes of all.
+  // One rank after another, so that no rank needs memory for the bytes of all.
   for (int64_t rank = 0; rank < group_->size(); ++rank) {
     const c10::IValue part = from_bytes(group_->broadcast_bytes(own, rank));
     for (const auto& entry : part.toGenericDict()) all.insert(entry.key(), entry.value());

@@ -23,15 +23,15 @@ class ZeroShards {
  public:
   explicit ZeroShards(std::shared_ptr<const ProcessGroup> group);
 
-  /// Assigns the parameters that do not have an owner yet. An owner never changes, because it has
-  /// the state.
+  /// Assigns the parameters that do not have an owner yet. The owner of a parameter never changes,
+  /// because it has the state.
   void assign(const torch::optim::Optimizer& optimizer);
 
   /// Returns the rank that updates a parameter.
   /// @throws Error if the parameter was not assigned.
   int64_t owner_of(const at::Tensor& parameter) const;
 
-  /// Calls `make_step` while the gradients of parameters of other ranks are hidden. Then sends and
+  /// Calls `make_step` while the gradients of other ranks' parameters are hidden. Then sends and
   /// receives the updated parameters. The gradients are restored afterwards, even if `make_step`
   /// throws.
   /// @note Collective.

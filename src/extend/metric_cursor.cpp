@@ -28,8 +28,8 @@ std::optional<double> MetricCursor::take_newest(const RunHistory& history, const
   const int64_t num_values = history.num_metric_values(name);
   const int64_t num_before = std::exchange(num_taken_[name], num_values);
   if (num_values != num_before && num_values > 0) return history.get_latest_metric(name);
-  // Before the first evaluation, the metric may be missing. If all metrics are there, its name is
-  // wrong, and the history throws an error that lists the names.
+  // Before the first evaluation, the metric may be missing. After it, the name must be wrong, and
+  // the history throws an error that lists the names.
   if (num_values == 0 && num_before == 0 && has_metrics) history.get_latest_metric(name);
   return std::nullopt;
 }

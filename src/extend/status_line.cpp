@@ -45,7 +45,7 @@ std::size_t StatusLine::width() const {
 }
 
 void StatusLine::draw() const {
-  // Writes the new text first, because a line that is erased before it is written flickers.
+  // Writes the new text first, because erasing the line before writing it would make it flicker.
   std::fputc('\r', stream_);
   std::fwrite(text_.data(), 1, text_.size(), stream_);
   std::fputs("\x1b[K", stream_);

@@ -130,15 +130,15 @@ class Finder {
 };
 
 void check(const BatchSizeFinderOptions& finder, Trainer& trainer) {
-  LINKBOY_CHECK(finder.min_batch_size >= 1, "min_batch_size is ", finder.min_batch_size,
-                "; it must be at least 1.");
-  LINKBOY_CHECK(finder.max_batch_size >= finder.min_batch_size, "max_batch_size is ",
-                finder.max_batch_size, "; it must be at least min_batch_size, which is ",
-                finder.min_batch_size, ".");
-  LINKBOY_CHECK(finder.num_updates >= 2, "num_updates is ", finder.num_updates,
-                "; it must be at least 2.");
-  LINKBOY_CHECK(!finder.max_memory_mib || *finder.max_memory_mib > 0.0, "max_memory_mib is ",
-                *finder.max_memory_mib, "; it must be positive.");
+  LINKBOY_CHECK_OPTION(finder.min_batch_size >= 1, "min_batch_size is ", finder.min_batch_size,
+                       "; it must be at least 1.");
+  LINKBOY_CHECK_OPTION(finder.max_batch_size >= finder.min_batch_size, "max_batch_size is ",
+                       finder.max_batch_size, "; it must be at least min_batch_size, which is ",
+                       finder.min_batch_size, ".");
+  LINKBOY_CHECK_OPTION(finder.num_updates >= 2, "num_updates is ", finder.num_updates,
+                       "; it must be at least 2.");
+  LINKBOY_CHECK_OPTION(!finder.max_memory_mib || *finder.max_memory_mib > 0.0, "max_memory_mib is ",
+                       *finder.max_memory_mib, "; it must be positive.");
   LINKBOY_CHECK(trainer.accelerator().num_processes() == 1,
                 "find_batch_size needs a run with a single process, but there are ",
                 trainer.accelerator().num_processes(),

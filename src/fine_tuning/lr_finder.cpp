@@ -14,17 +14,17 @@ namespace linkboy {
 namespace {
 
 void check(const LrFinderOptions& finder) {
-  LINKBOY_CHECK(finder.start_lr > 0.0 && std::isfinite(finder.start_lr), "start_lr is ",
-                finder.start_lr, "; it must be positive and finite.");
-  LINKBOY_CHECK(finder.end_lr > finder.start_lr && std::isfinite(finder.end_lr), "end_lr is ",
-                finder.end_lr, "; it must be finite and above start_lr, which is ", finder.start_lr,
-                ".");
-  LINKBOY_CHECK(finder.num_updates >= 2, "num_updates is ", finder.num_updates,
-                "; it must be at least 2.");
-  LINKBOY_CHECK(finder.smoothing >= 0.0 && finder.smoothing < 1.0, "smoothing is ",
-                finder.smoothing, "; it must be in [0, 1).");
-  LINKBOY_CHECK(finder.divergence_factor > 1.0, "divergence_factor is ", finder.divergence_factor,
-                "; it must be above 1.");
+  LINKBOY_CHECK_OPTION(finder.start_lr > 0.0 && std::isfinite(finder.start_lr), "start_lr is ",
+                       finder.start_lr, "; it must be positive and finite.");
+  LINKBOY_CHECK_OPTION(finder.end_lr > finder.start_lr && std::isfinite(finder.end_lr),
+                       "end_lr is ", finder.end_lr,
+                       "; it must be finite and above start_lr, which is ", finder.start_lr, ".");
+  LINKBOY_CHECK_OPTION(finder.num_updates >= 2, "num_updates is ", finder.num_updates,
+                       "; it must be at least 2.");
+  LINKBOY_CHECK_OPTION(finder.smoothing >= 0.0 && finder.smoothing < 1.0, "smoothing is ",
+                       finder.smoothing, "; it must be in [0, 1).");
+  LINKBOY_CHECK_OPTION(finder.divergence_factor > 1.0, "divergence_factor is ",
+                       finder.divergence_factor, "; it must be above 1.");
 }
 
 /// Increases the largest rate from start_lr to end_lr. The other rates keep their ratios to it.

@@ -30,7 +30,7 @@ void set_requires_grad(const GroupedModule& part, bool value, ParametersByGroup&
       continue;
     }
     parameter.set_requires_grad(value);
-    // Otherwise, an optimizer would use the gradient that is left from an incomplete accumulation
+    // Otherwise, an optimizer would use the gradient that remains from an incomplete accumulation
     // window.
     if (!value) parameter.mutable_grad().reset();
     changed[part.group].push_back(parameter);
@@ -108,7 +108,7 @@ ParametersByGroup ModelFreezer::unfreeze(const UnfreezeOptions& options) {
   return changed;
 }
 
-/// A root with children is excluded: its mode is the mode of the whole model, not that of group 0.
+/// A root with children is excluded: its mode is the mode of the entire model, not that of group 0.
 bool ModelFreezer::can_hold_in_eval(const Module& module) const {
   return &module != module_.get() || module_->children().empty();
 }

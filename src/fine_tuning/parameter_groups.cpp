@@ -64,14 +64,15 @@ std::vector<NamedParameter> named_parameters(const std::shared_ptr<Module>& root
 }
 
 void check_number(const char* name, double value) {
-  LINKBOY_CHECK(std::isfinite(value) && value >= 0.0, name, " is ", value,
-                "; it must be finite and not negative.");
+  LINKBOY_CHECK_OPTION(std::isfinite(value) && value >= 0.0, name, " is ", value,
+                       "; it must be finite and not negative.");
 }
 
 void check_name(const char* option, const std::string& name, bool fits) {
-  LINKBOY_CHECK(fits, option, " names \"", name,
-                "\", which does not match any parameter of the model. Use a name from its state "
-                "dict.");
+  LINKBOY_CHECK_OPTION(
+      fits, option, " contains \"", name,
+      "\", which does not match any parameter of the model. Use a name from its state "
+      "dict.");
 }
 
 // Weight decay.
@@ -167,15 +168,16 @@ class LayerWiseLr {
         longest = name.size();
       }
     }
-    LINKBOY_CHECK(layer.has_value(), "the parameter ", parameter.name,
-                  " is not in any of the layers; add its name, or that of a module that contains "
-                  "it, to one of them.");
+    LINKBOY_CHECK_OPTION(
+        layer.has_value(), "the parameter ", parameter.name,
+        " is not in any of the layers; add its name, or that of a module that contains "
+        "it, to one of them.");
     return static_cast<int64_t>(*layer);
   }
 
   const LayerWiseLrOptions& options_;
   double base_lr_;
-  std::set<int64_t> groups_;  // that have parameters
+  std::set<int64_t> groups_;  // groups that have parameters
 };
 
 // Groups.

@@ -23,7 +23,7 @@ StateDict copy_of(const StateDict& state) {
 RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
     : trainer_(trainer), callbacks_(trainer.callback_handler()) {
   LINKBOY_CHECK_OPTION(trainer.optimizer(),
-                       "the Trainer has no optimizer; give one to its constructor to train.");
+                       "the Trainer has no optimizer; pass one to its constructor to train.");
   Accelerator& accelerator = trainer.accelerator();
   for (const auto& [name, tensor] : trainer.model().named_tensors()) {
     model_.set(name, tensor.detach().clone());

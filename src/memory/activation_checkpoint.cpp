@@ -47,12 +47,12 @@ constexpr const char* kDoTheSame =
     "the backward pass.";
 
 /// Ends a function that has computed everything that is needed. Not derived from std::exception, so
-/// that the function does not catch it with those.
+/// that the function does not catch it with a handler for standard exceptions.
 struct StopRecomputation {};
 
 /// Whether `tensor` comes from a C++ torch::autograd::Function. While such a function saves its
-/// outputs, they own each other. An exception at that point would leave them so, and their memory
-/// would leak.
+/// outputs, they own each other. An exception at that point would not break this cycle, and their
+/// memory would leak.
 bool is_of_custom_function(const at::Tensor& tensor) {
   const auto& node = tensor.grad_fn();
   // The only common property of the nodes of such functions is the template that they are
@@ -203,7 +203,7 @@ std::unique_ptr<SavedVariableHooks> CheckpointFrame::Recomputation::hooks() {
 }
 
 void CheckpointFrame::recompute(int graph_task) {
-  if (graph_task >= 0) {  // a backward pass of a part of the graph leaves values
+  if (graph_task >= 0) {  // a backward pass through part of the graph leaves values
     torch::autograd::Engine::get_default_engine().queue_callback(
         [weak = weak_from_this(), graph_task] {
           if (const auto frame = weak.lock()) {
@@ -222,7 +222,7 @@ void CheckpointFrame::recompute(int graph_task) {
   try {
     fn_(inputs);
   } catch (...) {
-    // Code between this call and the function may have replaced StopRecomputation by another
+    // Code between this call and the function may have replaced StopRecomputation with another
     // exception.
     if (!recomputation.is_complete()) {
       forget(graph_task);

@@ -13,7 +13,7 @@ namespace {
 constexpr double kKibPerMib = 1024.0;
 constexpr double kBytesPerMib = 1024.0 * 1024.0;
 
-/// Returns null before memory was allocated on the device, and if its allocator does not keep
+/// Returns null if no memory was allocated on the device yet, or if its allocator does not keep
 /// statistics.
 c10::DeviceAllocator* allocator_of(c10::Device device) {
   if (device.is_cpu()) return nullptr;

@@ -56,8 +56,8 @@ class RngGuard {
   RngStates before_;
 };
 
-/// Saves the contents of the buffers and restores them at its end, because the recomputation may
-/// change them.
+/// Saves the contents of the buffers and restores them in its destructor, because the recomputation
+/// may change them.
 class BufferGuard {
  public:
   explicit BufferGuard(const std::vector<at::Tensor>& buffers);

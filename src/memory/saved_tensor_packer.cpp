@@ -20,8 +20,8 @@ using NodePointer = decltype(torch::autograd::Edge::function);
 
 /// Answers LibTorch's query for the default hooks of saved tensors, and forwards all other calls to
 /// the engine behind it. LibTorch asks its engine for these hooks because the public functions for
-/// them (at::SavedTensorDefaultHooks) accept only Python objects. As calls are forwarded, this
-/// engine needs no threads of its own.
+/// them (at::SavedTensorDefaultHooks) accept only Python objects. Because it forwards calls, this
+/// engine does not need threads.
 class PackingEngine final : public Engine {
  public:
   explicit PackingEngine(Engine& base) : base_(base) {}
@@ -74,7 +74,7 @@ void add_packer() {
   }
   if (!in_front || &in_front.load()->base() != &engine) in_front = new PackingEngine(engine);
   torch::autograd::set_default_engine_stub([]() -> Engine& { return *in_front; });
-  ++num_packers;  // last, so that an exception above adds no packer
+  ++num_packers;  // last, so that an exception above does not add one
 }
 
 void remove_packer() {

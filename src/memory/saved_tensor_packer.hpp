@@ -7,8 +7,9 @@
 
 namespace linkboy {
 
-/// Determines how tensors of this thread are saved for a backward pass, within its scope. While any
-/// thread has a packer, an engine that asks the packers is placed in front of autograd's engine.
+/// Determines, within its scope, how this thread saves tensors for a backward pass. While any
+/// thread has a packer, an engine that consults the packers is placed in front of autograd's
+/// engine.
 class SavedTensorPacker {
  public:
   SavedTensorPacker();

@@ -15,9 +15,9 @@ class CudaGraph {
   virtual void replay() = 0;
 };
 
-/// @param neighbour  If not null, a recorded graph from this function. The two share one pool of
-///        memory: their replays must not overlap, and each can overwrite the other's memory except
-///        for tensors that are still referenced.
+/// @param neighbour  If not null, a recorded graph that this function returned. The two graphs
+///        share one memory pool: their replays must not overlap, and each can overwrite the other's
+///        memory except for tensors that are still referenced.
 /// @throws Error if LibTorch was built without CUDA.
 std::unique_ptr<CudaGraph> make_cuda_graph(CudaGraph* neighbour);
 

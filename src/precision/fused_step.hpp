@@ -21,15 +21,16 @@ struct GradientScaling {
 /// Which gradients `fused_step` handled itself.
 enum class FusedGradients { none, some, all };
 
-/// Makes one update of a LibTorch optimizer with few calls per param group, using the optimizer's
-/// options and state. SGD, Adam, AdamW and Adagrad use fused kernels, with the numbers of Python's
-/// `fused=True`; RMSprop uses multi-tensor operations, with those of `foreach=True`. These do not
-/// accept a sparse or complex gradient, one of another dtype or memory order, or a parameter with
-/// gaps in memory. The optimizer's own `step` updates such a parameter. If the device or the memory
-/// format of a parameter has changed, its state is converted, too.
+/// Performs one update of a LibTorch optimizer with few calls per param group, using the
+/// optimizer's options and state. SGD, Adam, AdamW and Adagrad use fused kernels, with the same
+/// results as Python's `fused=True`; RMSprop uses multi-tensor operations, with the same results as
+/// `foreach=True`. These do not accept a gradient that is sparse or complex or differs from its
+/// parameter in dtype or memory order, nor a parameter with gaps in memory. The optimizer's own
+/// `step` updates such a parameter. If the device or the memory format of a parameter has changed,
+/// its state is converted, too.
 ///
 /// @return `none`, with nothing changed, if the optimizer is of another class or a subclass; `some`
-///         if a gradient was left to the optimizer's own `step`.
+///         if the optimizer's own `step` handled a gradient.
 FusedGradients fused_step(torch::optim::Optimizer& optimizer, const GradientScaling& scaling = {});
 
 /// Whether `fused_step` leaves an existing gradient to the optimizer's own `step`. False for an
@@ -61,8 +62,8 @@ using UpdateCounts = std::vector<std::pair<void*, int64_t>>;
 UpdateCounts counts_of_updates(const torch::optim::Optimizer& optimizer);
 
 /// Removes a `fused_step` whose `found_inf` was 1 from the update counts. `counts` are the counts
-/// after that step. Counts that have changed since then belong to another state and stay as they
-/// are.
+/// after that step. Counts that have changed since then belong to another state and are not
+/// changed.
 void undo_step(const torch::optim::Optimizer& optimizer, const UpdateCounts& counts);
 
 }  // namespace linkboy

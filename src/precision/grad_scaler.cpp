@@ -124,8 +124,8 @@ void GradScaler::multiply_gradients(torch::optim::Optimizer& optimizer, PerOptim
       const Tensor& gradient = parameter.grad();
       if (!gradient.defined()) continue;
       LINKBOY_CHECK(gradient.scalar_type() != at::kHalf,
-                    "a gradient has half precision; the scaler needs parameters in float, with "
-                    "which autocast computes in half precision. Do not convert the model.");
+                    "a gradient is in half precision, but the scaler needs float parameters. Do "
+                    "not convert the model to half; autocast computes in half precision.");
       if (gradient.is_sparse() && !gradient.is_coalesced()) {
         parameter.mutable_grad() = gradient.coalesce();
       }

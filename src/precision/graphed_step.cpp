@@ -40,7 +40,7 @@ bool is_like(const Batch& batch, const Batch& other) {
 }
 
 /// Ends a capture whenever its scope is left. If a capture stayed open, the stream, the allocators
-/// and the random number generator would wait for its end for the rest of the process.
+/// and the random number generator would wait for its end for the rest of the process's lifetime.
 class Capture {
  public:
   explicit Capture(CudaGraph& graph) : graph_(graph) { graph_.begin_capture(); }
@@ -152,8 +152,8 @@ void GraphedStep::copy_in(const Batch& batch) {
 }
 
 /// Each update starts without gradients. If several micro-steps add up their gradients, a recording
-/// needs a fixed tensor to add to. After the warm-ups, the gradients then start as zeros instead,
-/// for the parameters that have gradients at all.
+/// needs a fixed tensor to add to. In that case, after the warm-ups, the gradients of all
+/// parameters that receive one start as zeros instead.
 void GraphedStep::prepare_gradients(AccumulationWindow window) {
   const at::NoGradGuard no_grad;
   const bool is_fixed = accumulates_ && num_warm_ups_ == kWarmUps;

@@ -27,11 +27,12 @@ class GraphedStep {
   /// Runs the forward and backward pass of a batch.
   using Work = std::function<StepOutput(const Batch&)>;
 
-  /// Makes a graph that shares the memory of `neighbour`, which may be null.
+  /// Creates a graph that shares the memory of `neighbour`, which may be null.
   using MakeGraph = std::function<std::unique_ptr<CudaGraph>(CudaGraph* neighbour)>;
 
   /// @param accumulates  Whether the gradients of several micro-steps are added up.
-  /// @param make_graph  If empty, `make_cuda_graph` on a CUDA device, and no graphs on the CPU.
+  /// @param make_graph  If empty, `make_cuda_graph` is used on a CUDA device, and no graphs are
+  ///        used on the CPU.
   GraphedStep(c10::Device device, std::vector<at::Tensor> parameters, bool accumulates, Work work,
               MakeGraph make_graph = {});
   ~GraphedStep();
@@ -45,7 +46,7 @@ class GraphedStep {
   ///         cases.
   StepOutput run(const Batch& batch, AccumulationWindow window);
 
-  /// Whether `parameters` are the recorded parameters with the same `requires_grad`. If not, make
+  /// Whether `parameters` are the recorded parameters with the same `requires_grad`. If not, create
   /// another GraphedStep.
   bool matches(const std::vector<at::Tensor>& parameters) const;
 

@@ -34,7 +34,7 @@ constexpr std::array kPlaceholders{
     Placeholder{"num_train_batches_per_epoch", &RunConfig::num_train_batches_per_epoch},
     Placeholder{"num_eval_batches_per_epoch", &RunConfig::num_eval_batches_per_epoch}};
 
-/// Names of version 0.1 that texts may still use.
+/// Names from earlier builds of 0.1, which texts may still use.
 constexpr FormerKey kFormerNames[] = {
     {"NUM_EPOCHS", "num_epochs"},
     {"NUM_UPDATE_STEPS", "num_updates"},
@@ -59,7 +59,7 @@ double value_of_placeholder(std::string_view name, const RunConfig& config) {
   const int64_t value = config.*find_placeholder(name).field;
   LINKBOY_CHECK(value > 0, "the placeholder ", name,
                 " has no value in this run; it needs training data ",
-                "(num_eval_batches_per_epoch: an eval_dataset).");
+                "(num_eval_batches_per_epoch needs an eval_dataset).");
   return static_cast<double>(value);
 }
 
@@ -102,9 +102,8 @@ double RunExpression::resolve(const RunConfig& config) const {
 int64_t RunExpression::resolve_count(const RunConfig& config) const {
   const double value = resolve(config);
   constexpr double kMost = 9007199254740992.0;  // 2^53
-  LINKBOY_CHECK(
-      value == std::floor(value), to_string(), " is ", fmt::format("{}", value),
-      " in this run; a count must be a whole number. Use ceil or floor, without a namespace.");
+  LINKBOY_CHECK(value == std::floor(value), to_string(), " is ", fmt::format("{}", value),
+                " in this run; a count must be an integer. Use ceil or floor (without std::).");
   LINKBOY_CHECK(std::abs(value) <= kMost, to_string(), " is ", fmt::format("{}", value),
                 " in this run; a count must be at most 2^53. Reduce it, or shorten the run.");
   return static_cast<int64_t>(value);

@@ -12,7 +12,7 @@
 namespace linkboy {
 namespace {
 
-/// From 1 on, a moving average forgets nothing, and Adam divides by 1 - beta.
+/// At 1 or above, a moving average forgets nothing, and Adam divides by 1 - beta.
 bool is_below_one(ParamGroupField field) {
   return field == ParamGroupField::momentum || field == ParamGroupField::beta2;
 }
@@ -42,12 +42,14 @@ void check(const std::vector<FieldValues>& all, int64_t update) {
 
 std::string class_of(const Scheduler& scheduler) { return c10::demangle(typeid(scheduler).name()); }
 
-/// The names of lengths in states of version 0.1. Parts of a schedule put their number before the
-/// name.
+/// The names of lengths in states of earlier builds of 0.1. Parts of a schedule put their number
+/// before the name.
 constexpr FormerKey kFormerLengths[] = {
-    {"total_iters", "num_updates"}, {"total_steps", "num_updates"},
-    {"t_initial", "num_updates"},   {"T_0", "first_cycle_updates"},
-    {"warmup_t", "warmup_updates"}, {"num_warmup_steps", "warmup_updates"}};
+    {"total_iters", "num_updates"},   {"total_steps", "num_updates"},
+    {"t_initial", "num_updates"},     {"T_0", "first_cycle_updates"},
+    {"warmup_t", "warmup_updates"},   {"num_warmup_steps", "warmup_updates"},
+    {"total", "num_updates"},         {"warm-up", "warmup_updates"},
+    {"cool-down", "cooldown_updates"}};
 
 /// Returns the name under which `saved` contains a length: the current name, or a former one.
 std::string saved_name(const StateDict& saved, const std::string& name) {
@@ -94,8 +96,8 @@ void Scheduler::step() {
 void Scheduler::check_groups() const {
   const std::size_t num_groups = optimizer_->param_groups().size();
   LINKBOY_CHECK(num_groups >= base_values().size(), "the optimizer has ", num_groups,
-                " param groups, but its scheduler was made for ", base_values().size(),
-                "; groups can be added but not removed. Make a new scheduler.");
+                " param groups, but its scheduler was created for ", base_values().size(),
+                "; groups can be added but not removed. Create a new scheduler.");
 }
 
 bool Scheduler::include_new_groups() {
@@ -147,7 +149,7 @@ StateDict Scheduler::state_dict() const {
 void Scheduler::check_state_dict(const StateDict& state) const {
   const int64_t num_updates = state.get_int("num_updates");
   LINKBOY_CHECK(num_updates >= 0, "the scheduler's state has a count of ", num_updates,
-                " updates; the count must not be negative.");
+                " updates; the count must not be negative. Use another state.");
   const StateDict base_values = state.get_dict("base_values");
   for (const FieldValues& base : base_) {
     const std::size_t num_saved = base_values.get_doubles(to_string(base.field)).size();
@@ -157,7 +159,7 @@ void Scheduler::check_state_dict(const StateDict& state) const {
   }
   const StateDict saved = state.get_dict("lengths");
   if (allows_changed_lengths_) return;
-  // States of version 0.1 do not have the class.
+  // States of earlier builds of 0.1 do not have the class.
   const std::string saved_class = state.contains("class") ? state.get_string("class") : "";
   LINKBOY_CHECK(saved_class.empty() || saved_class == class_of(*this),
                 "the scheduler's state was saved by another schedule (", saved_class,

@@ -16,8 +16,8 @@ std::string tf_record(std::string_view bytes);
 /// Whether `folder` contains an event file.
 bool has_event_files(const std::filesystem::path& folder);
 
-/// A file of TensorBoard events. Each event is appended by one write(2). The name of the file sorts
-/// after those of the existing event files in the folder.
+/// A file of TensorBoard events. Each event is appended with a single write(2). The name of the
+/// file sorts after those of the existing event files in the folder.
 class EventFile {
  public:
   /// @param start_step  TensorBoard ignores records of this and later steps in earlier files of the

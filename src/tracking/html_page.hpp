@@ -7,7 +7,7 @@
 
 namespace linkboy {
 
-/// Returns the whole report. `title` is used if the run does not have a name.
+/// Returns the complete report. `title` is used if the run does not have a name.
 std::string html_page(const HtmlRecords& records, std::string_view title);
 
 /// Returns the records that a page contains as JSON.

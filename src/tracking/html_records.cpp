@@ -38,7 +38,7 @@ TrackedTime time_of(const Json& json) {
           .seconds = number_of(json.at("time"))};
 }
 
-/// Writes columns, which take half the bytes of an object per point.
+/// Writes columns, which need half as many bytes as an object per point.
 Json metric_json(const MetricRecords& metric) {
   Json json = {{"name", metric.name},
                {"update", Json::array()},

@@ -43,7 +43,7 @@ void HtmlReport::start(const TrackedRun& run) {
   *records_ = HtmlRecords{};
   if (ResumePoint(run).is_resumed()) *records_ = std::move(old);
   records_->resume(run);
-  write();  // also takes over the lock
+  write();  // also locks the new file
 }
 
 void HtmlReport::log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) {

@@ -45,7 +45,7 @@ OldRecord old_record(std::string_view text, std::size_t begin) {
     record.update = record.epoch = kNever;  // dropped when the run resumes
   } else if (type == "run") {
     record.update = integer_of(line.at("first_update"));
-    record.epoch = kNever;  // also drops that of an attempt resumed from here
+    record.epoch = kNever;  // also drops the line of an attempt that resumed here
     record.starts_run = record.update == 0 && line.at("first_epoch") == 0;
   } else {
     record.update = integer_of(line.at("update"));

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 std::string read_old_file(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error) && !error) return "";
-  // Otherwise, a device would be replaced by a file.
+  // Otherwise, a file would replace a device.
   LINKBOY_CHECK_AS(FileError, fs::is_regular_file(path, error), "\"", path.string(),
                    "\" is not a regular file. Choose the path of a new file or of a regular file.");
   try {
@@ -102,7 +102,7 @@ std::size_t ResumePoint::cut(const std::vector<OldRecord>& records, std::size_t 
   for (; count > 0; --count) {
     const OldRecord& last = records[count - 1];
     if (last.starts_run || keeps(last.update, last.epoch)) break;
-    // Updates never decrease within a run, so that the records before belong to an earlier run.
+    // Updates never decrease within a run, so the records before it belong to an earlier run.
     if (count < records.size() && last.update > records[count].update) break;
   }
   return count < records.size() ? records[count].begin : end;

@@ -31,8 +31,8 @@ OldFile lock_old_file(const std::filesystem::path& path);
 /// A text file to which complete records are appended. Not thread-safe.
 class LineFile {
  public:
-  /// What is kept open between two records: the file, which is then also locked against a second
-  /// writer; or nothing, for a run that has too many files and locks their folder instead.
+  /// Whether the file stays open between two records. If it does, it is also locked against a
+  /// second writer. Use `nothing` for a run that has too many files and locks their folder instead.
   enum class Holds { the_file, nothing };
 
   explicit LineFile(std::filesystem::path path, Holds holds = Holds::the_file)
@@ -50,7 +50,7 @@ class LineFile {
   /// @throws The errors of AtomicFile and `append`.
   void open(Descriptor lock, std::string_view kept, std::string_view added);
 
-  /// Appends one or more records by one write(2).
+  /// Appends one or more records with a single write(2).
   /// @throws FileError; the file then ends before these records.
   void append(std::string_view records);
 

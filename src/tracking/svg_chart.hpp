@@ -23,10 +23,11 @@ std::vector<Chart> charts_of(const std::vector<MetricRecords>& metrics);
 /// Returns an <svg> element with axes, a grid and, for each metric, a group
 /// `<g class="series" data-metric="name" data-points="records">` that contains:
 /// - `<path class="line">`, with a gap where a value is not finite. It has one command per finite
-///   value up to 2,000 values; with more, only those that show the extent in each column of pixels.
+///   value for up to 2,000 values; with more, only the commands that show the extent in each column
+///   of pixels.
 /// - `<path class="average">`, if there are many values and they are noisy.
 /// - `<circle class="point">` for each value, if there are few. Otherwise, for some of the values,
-///   `<circle class="spot">`, which is visible only under the pointer.
+///   `<circle class="spot">`, which is visible only under the mouse pointer.
 /// - `<path class="gap">` for values that are not finite.
 std::string svg_chart(const Chart& chart);
 

@@ -13,11 +13,11 @@ struct Tick {
 /// Maps values to [0, 1]. Ticks are at 1, 2 or 5 times a power of ten.
 class ChartAxis {
  public:
-  /// Makes an axis for the finite values from `low` to `high`, rounded outwards to ticks.
+  /// Creates an axis for the finite values from `low` to `high`, rounded outwards to ticks.
   static ChartAxis linear(double low, double high);
-  /// Makes an axis with a logarithmic scale. Both ends must be positive.
+  /// Creates an axis with a logarithmic scale. Both ends must be positive.
   static ChartAxis logarithmic(double low, double high);
-  /// Makes an axis for counts. Ticks are at whole numbers, and the ends are not rounded.
+  /// Creates an axis for counts. Ticks are at whole numbers, and the ends are not rounded.
   static ChartAxis counts(double low, double high);
 
   double position(double value) const;

@@ -16,8 +16,8 @@ struct LinePoint {
 
 using ChartLine = std::vector<LinePoint>;
 
-/// Returns the `d` of a <path>. With more than 2,000 points, it has only those that show the extent
-/// of the line in each column of pixels.
+/// Returns the `d` of a <path>. With more than 2,000 points, it contains only those that show the
+/// extent of the line in each column of pixels.
 std::string path_of(const ChartLine& line);
 
 /// Whether there are many values whose total up and down movement is much larger than their range.

@@ -31,7 +31,7 @@ void check_collate_fn(const CollateFn& collate_fn, const DataLoaderOptions& load
                        ".collate_fn are set; set only one of them.");
 }
 
-/// A loader that the caller has made already has its own dataset, batches and order.
+/// A loader that the caller created already has its own dataset, batches and order.
 void check_ready_loader(const std::shared_ptr<DataLoader>& loader, const Dataset& dataset,
                         const char* name, const char* dataset_name) {
   LINKBOY_CHECK_OPTION(!loader || !dataset, "both ", dataset_name, " and ", name,
@@ -288,7 +288,7 @@ void Trainer::Implementation::add_lines_of_trainer(std::vector<std::string>& lin
   for (const auto& name : callback_handler_.names()) lines.push_back("callback " + name);
 }
 
-/// Compares the loaders that overridden methods and callbacks have made from the options.
+/// Compares the loaders that overridden methods and callbacks created from the options.
 void Trainer::Implementation::check_same_loaders_on_all_ranks() {
   if (trainer_.accelerator().num_processes() == 1) return;
   const int64_t num_batches = train_dataloader_->size();

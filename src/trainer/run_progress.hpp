@@ -6,8 +6,8 @@
 
 namespace linkboy {
 
-/// The progress of a training run: its counts, the ends of its epochs and of the run, and whether a
-/// training state would be consistent now.
+/// The progress of a training run: its counts, when its epochs and the run end, and whether a
+/// training state saved now would be consistent.
 class RunProgress {
  public:
   /// The run ends at the first limit that it reaches.
@@ -65,18 +65,17 @@ class RunProgress {
   void begin_end_of_epoch() { stage_ = Stage::ending_epoch; }
   /// Marks the epoch as done, except that it is not counted yet.
   void finish_epoch() { stage_ = Stage::epoch_done; }
-  /// An evaluation that a callback requested at the end of the epoch was interrupted. A resumed run
-  /// ends the epoch again.
+  /// Call it if an evaluation that a callback requested at the end of the epoch was interrupted. A
+  /// resumed run then repeats the end of the epoch.
   void reopen_end_of_epoch();
   void count_epoch();
 
-  /// Leaves the run at its current place. Returns whether gradients of an unfinished update are
-  /// left.
+  /// Leaves the run at its current place. Returns whether gradients of an unfinished update remain.
   bool leave();
 
-  // ---- What the end of an epoch depends on -----------------------------------------------------
+  // ---- Conditions for the end of an epoch ------------------------------------------------------
 
-  /// Known from `end_training_of_epoch` on.
+  /// Valid after `end_training_of_epoch`.
   bool is_last_epoch() const { return is_last_epoch_; }
   bool is_evaluation_due() const;
   /// Whether the limit of updates ended the epoch's training before its last micro-step.
@@ -96,7 +95,7 @@ class RunProgress {
   bool is_epoch_done() const { return stage_ == Stage::epoch_done; }
 
  private:
-  /// The place where the run is, or where it was left.
+  /// The stage that the run has reached, or in which it was left.
   enum class Stage {
     between_updates,
     in_window,     // an update can be dropped

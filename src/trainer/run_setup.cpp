@@ -163,7 +163,7 @@ void Trainer::Implementation::prepare_dataloaders() {
 
 void Trainer::set_train_dataloader(std::shared_ptr<DataLoader> loader) {
   LINKBOY_CHECK(impl_->progress_.is_setting_up(),
-                "the training loader cannot be replaced here: the lengths of the run depend on it. "
+                "the training loader cannot be replaced here: the length of the run depends on it. "
                 "Replace it in on_dataloaders_ready.");
   LINKBOY_CHECK(loader != nullptr, "the training loader is null; pass a loader.");
   impl_->train_dataloader_ = std::move(loader);
@@ -289,7 +289,7 @@ void Trainer::Implementation::after_last_epoch(const TrainOptions& options) {
   trainer_.print(result_.message);
 }
 
-/// All ranks must use the same permutation, whatever the state of their own generators is.
+/// All ranks must use the same permutation, regardless of the state of their own generators.
 void Trainer::Implementation::share_loader_seed() {
   loader_seed_.reset();
   if (trainer_.accelerator().num_processes() == 1) return;

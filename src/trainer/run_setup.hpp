@@ -10,7 +10,8 @@ namespace linkboy {
 
 class Accelerator;
 
-/// @throws OptionError if an option is out of range, or if something that a run needs is missing.
+/// @throws OptionError if an option is out of range, or if a required option or the optimizer is
+///         missing.
 void check_train_options(const TrainOptions& options, const torch::optim::Optimizer* optimizer);
 void check_evaluate_options(const EvaluateOptions& options);
 /// @throws OptionError if `accelerator` does not support the options.

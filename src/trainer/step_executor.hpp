@@ -21,11 +21,11 @@ class StepExecutor {
   /// Called before the first micro-step of each epoch.
   virtual void begin_epoch() {}
 
-  /// Returns the output for the whole batch. An executor that cannot separate the passes also runs
-  /// the backward pass here.
+  /// Returns the output for the complete batch. An executor that cannot separate the passes also
+  /// runs the backward pass here.
   virtual StepOutput forward(const Batch& batch, AccumulationWindow window) = 0;
 
-  /// Runs the rest of the micro-step. The gradients are accumulated when it returns.
+  /// Runs the remaining part of the micro-step. The gradients are accumulated when it returns.
   virtual void backward(const StepOutput& output) = 0;
 };
 

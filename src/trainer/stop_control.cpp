@@ -94,7 +94,7 @@ void RoundAgreement::begin_round(bool is_last) {
   int64_t num_rounds = 1;
   if (num_rounds_ > 0) {
     const auto elapsed = std::max<Clock::duration>(Clock::now() - begin_, 1ns);
-    // The first rounds may only queue work for a device, so their time says little.
+    // The first rounds may only queue work for a device, so their duration is not representative.
     const int64_t most = std::min(2 * num_rounds_, kMostRounds);
     num_rounds = std::clamp<int64_t>(kAgreementPeriod * num_rounds_ / elapsed, 1, most);
   }

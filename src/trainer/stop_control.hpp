@@ -12,19 +12,19 @@
 
 namespace linkboy {
 
-/// Handles stop requests. With several processes, they agree to leave the run at the same place; if
-/// one left alone, the others would wait for it forever.
+/// Handles stop requests. Several processes agree to leave the run at the same place; if one left
+/// alone, the others would wait for it forever.
 class StopControl {
  public:
-  /// Requests a stop. The first request counts. Any thread may call it; a signal handler may call
-  /// the overload without a message.
+  /// Requests a stop. Only the first request counts. Any thread may call it; a signal handler may
+  /// call the overload without a message.
   void request(StopReason reason) noexcept;
   void request(StopReason reason, std::string message);
   bool is_requested() const { return reason_.load() != kNone; }
 
   // ---- For the thread of the run ---------------------------------------------------------------
 
-  /// Call it before a run. A group of one process decides alone.
+  /// Call it before a run. A group with only one process does not need agreements.
   void attach(std::shared_ptr<const ProcessGroup> group);
   bool is_shared() const { return agreement_.has_value(); }
 
@@ -32,15 +32,15 @@ class StopControl {
   std::optional<StopReason> reason() const;
 
   /// Stores an exception from a callback until all processes can leave. Inside an accumulation
-  /// window the update is dropped. Elsewhere nothing is half done, and updates that are made before
-  /// all processes leave are kept.
+  /// window, the update is dropped. Elsewhere, no update is in progress, and updates that are
+  /// completed before all processes leave are kept.
   void defer(const StopTraining& stop, bool is_in_window);
 
   /// Whether all processes have agreed on the stop that ends the run.
   bool is_agreed() const { return !agreement_ || agreed_; }
 
-  /// Call them before and after the last backward pass of an update. If `begin` was not called,
-  /// `end` calls it.
+  /// Call `begin` before and `end` after the last backward pass of an update. If `begin` was not
+  /// called, `end` calls it.
   /// @throws StopTraining in `end` if the update must be dropped.
   /// @note Collective.
   void begin(int64_t num_rounds = StopAgreement::kMostRounds);
@@ -51,7 +51,7 @@ class StopControl {
   /// @throws StopTraining if the processes have agreed on a stop of at least this urgency.
   void throw_if_agreed(StopUrgency least = StopUrgency::request);
 
-  /// Call them where nothing is half done.
+  /// Call them where no update is in progress.
   /// @return The number of rounds of a loop until the next agreement: the smallest `num_rounds` of
   ///         all ranks; 1 for one process.
   /// @throws StopTraining if any process wants to leave; in `sync_deferred`, only if a callback has
@@ -86,9 +86,9 @@ class StopControl {
   bool was_requested_before_ = false;
 };
 
-/// Agrees on stops in a loop. If a round takes 100 ms or longer, all processes agree in every
-/// round; otherwise about every 100 ms, and at least every 64 rounds. A round may be shorter than
-/// an agreement between hosts, so an agreement in every round would slow the loop down.
+/// Reaches stop agreements in a loop. If a round takes 100 ms or longer, all processes agree in
+/// every round; otherwise about every 100 ms, and at least every 64 rounds. A round may be shorter
+/// than an agreement between hosts, so an agreement in every round would slow the loop down.
 class RoundAgreement {
  public:
   explicit RoundAgreement(StopControl& stop) : stop_(stop) {}
@@ -104,7 +104,7 @@ class RoundAgreement {
   StopControl& stop_;
   Clock::time_point begin_;      // when the rounds since the last agreement began
   int64_t num_rounds_ = 0;       // between the last agreement and the next one
-  int64_t num_rounds_left_ = 0;  // how many of them are left
+  int64_t num_rounds_left_ = 0;  // the number of these that remain
 };
 
 }  // namespace linkboy

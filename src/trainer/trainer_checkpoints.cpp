@@ -57,8 +57,8 @@ StateDict Trainer::Implementation::checkpoint_contents(const StateDict& extras,
   for (const auto& [key, value] : extras.entries()) {
     const bool is_own = std::find(std::begin(kParts), std::end(kParts), key) != std::end(kParts);
     LINKBOY_CHECK(!is_own, "\"", key,
-                  "\" is a name that linkboy itself uses in a checkpoint; give the extra value "
-                  "another name.");
+                  "\" is a name that linkboy itself uses in a checkpoint; choose another name for "
+                  "the extra value.");
     contents.set(key, value);
   }
   return contents;

@@ -90,7 +90,7 @@ std::optional<StopTraining> Trainer::Implementation::call_all(void (Callback::*e
   return call_all([&](Callback& callback) { (callback.*event)(trainer_); });
 }
 
-/// There is nothing to leave yet, so the run ends at its start.
+/// No loop has begun that could be left yet, so a stop request ends the run at its start.
 void Trainer::Implementation::call_in_set_up(c10::function_ref<void(Callback&)> call) {
   if (const auto stop = call_all(call)) stop_.request(stop->reason(), stop->what());
 }
@@ -123,11 +123,10 @@ void Trainer::call_event(std::string_view name, const std::any& payload) {
 
 void Trainer::Implementation::guarded(const CallbackList& callbacks_of_run,
                                       c10::function_ref<void()> run) {
-  LINKBOY_CHECK(
-      !is_running_,
-      "train or evaluate was called while this Trainer is in a run; a Trainer has one run "
-      "at a time. To evaluate during a run, call evaluate_now in a callback. Otherwise wait "
-      "until the run has ended.");
+  LINKBOY_CHECK(!is_running_,
+                "train or evaluate was called while this Trainer is in a run; a Trainer can have "
+                "only one run at a time. To evaluate during a run, call evaluate_now in a "
+                "callback. Otherwise wait until the run has ended.");
   is_running_ = true;
   const auto done = c10::make_scope_exit([this] {
     is_running_ = false;
@@ -167,8 +166,8 @@ void Trainer::Implementation::log_exception(const std::exception_ptr& exception)
   }
 }
 
-/// Counts the last updates now and not in the next run, because the program may set learning rates
-/// before that.
+/// Counts the last updates now rather than in the next run, because the program may set learning
+/// rates before that.
 void Trainer::Implementation::settle_after_failure() noexcept {
   try {
     settle_update();
@@ -179,7 +178,8 @@ void Trainer::Implementation::settle_after_failure() noexcept {
 }
 
 /// A run that is left inside an accumulation window must not keep its batches. It must not keep the
-/// flag that the loop updates the scale either, because a loop with only the Accelerator does not.
+/// flag that the loop updates the scale either, because a loop that uses only the Accelerator does
+/// not update the scale.
 void Trainer::Implementation::drop_window() {
   batches_of_window_.clear();
   loss_of_window_.reset();
@@ -197,9 +197,10 @@ void Trainer::Implementation::until_stopped(c10::function_ref<void()> run) {
 }
 
 void Trainer::Implementation::end_run_early(const StopTraining& stop) {
-  LINKBOY_CHECK(stop_.is_agreed(), "a step of the Trainer threw StopTraining (", stop.what(),
-                ") in a run of several processes, and the others would wait for this one. Call "
-                "request_stop in the step or throw it in a callback; then all processes stop.");
+  LINKBOY_CHECK(
+      stop_.is_agreed(), "a step of the Trainer threw StopTraining (", stop.what(),
+      ") in a run of several processes, and the others would wait for this one. Call request_stop "
+      "in the step, or throw StopTraining in a callback; then all processes stop.");
   result_.reason = stop.reason();
   result_.message = stop.what();
   call_all([&](Callback& callback) { callback.on_stop_training_error(trainer_, stop); });

@@ -14,7 +14,7 @@
 
 namespace linkboy {
 
-/// The state and the methods of a Trainer that subclasses do not see.
+/// The state and the methods of a Trainer that are hidden from subclasses.
 struct Trainer::Implementation {
   /// An optimizer in addition to the Trainer's own.
   struct RegisteredOptimizer {
@@ -177,7 +177,7 @@ struct Trainer::Implementation {
   bool is_running_ = false;
   std::shared_ptr<void> claim_;  // marks the accelerator as in use during a training run
   Evaluation evaluation_;
-  /// Copies from after the last update of the epoch; they are kept until the epoch is done.
+  /// Copies that are made after the last update of the epoch and kept until the epoch is done.
   std::optional<RunParts> after_last_update_;
   bool is_epoch_evaluated_ = false;
   bool is_cut_short_ = false;  // a requested evaluation was interrupted

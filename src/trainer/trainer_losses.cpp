@@ -13,7 +13,7 @@
 namespace linkboy {
 namespace {
 
-/// "eval_loss_epoch" and "box" make "eval_box_epoch".
+/// Returns "eval_box_epoch" for "eval_loss_epoch" and "box".
 std::string name_beside(std::string_view loss_name, const std::string& other) {
   constexpr std::string_view kLoss = "loss";
   std::string name(loss_name);
@@ -21,8 +21,8 @@ std::string name_beside(std::string_view loss_name, const std::string& other) {
   return place == std::string::npos ? name + "_" + other : name.replace(place, kLoss.size(), other);
 }
 
-/// A step is user code. Without these checks, a missing value would appear as NaN or as an error of
-/// LibTorch that does not show the cause.
+/// A step is user code. Without these checks, a missing value would appear as NaN or as a LibTorch
+/// error that does not show the cause.
 void check_step_output(const StepOutput& output, const char* step) {
   LINKBOY_CHECK(
       output.loss.defined(), step,
@@ -72,11 +72,9 @@ void Trainer::Implementation::track(Losses& losses, const StepOutput& output, bo
 void Trainer::Implementation::weight_gradients() {
   at::Tensor weight = at::full({1}, window_weight_, at::kLong);
   accelerator_->process_group().all_reduce(weight);
-  LINKBOY_CHECK(
-      weight_unit_ > 0.0 && weight.item<int64_t>() > 0,
-      "weight_by_batch_size needs the passes of Trainer's forward and backward, but train_step "
-      "ran only its own. Call forward and backward in train_step, or leave "
-      "weight_by_batch_size out.");
+  LINKBOY_CHECK(weight_unit_ > 0.0 && weight.item<int64_t>() > 0,
+                "weight_by_batch_size needs Trainer's forward and backward, but train_step did not "
+                "call them. Call them in train_step, or do not set weight_by_batch_size.");
   const auto num_parts =
       static_cast<double>(accelerator_->window().length * accelerator_->num_processes());
   const auto gradients = gradients_of(parameters_of(*optimizer_));

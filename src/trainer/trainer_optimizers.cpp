@@ -94,7 +94,7 @@ void Trainer::step_optimizer(std::string_view name) {
     registered.scheduler->start();
   }
   linkboy::clip_gradients(*impl_->accelerator_, optimizer, impl_->run_config_);
-  // If this step is skipped, that does not concern the Trainer's own optimizer.
+  // A skipped step of this optimizer does not affect the Trainer's own optimizer.
   StepVerdict& verdict = impl_->accelerator_->impl_->step_verdict_;
   StepVerdict of_others = std::exchange(verdict, StepVerdict());
   impl_->accelerator_->optimizer_step(optimizer);
@@ -129,7 +129,7 @@ StateDict Trainer::Implementation::registered_schedulers_state() const {
   return states;
 }
 
-/// Checks that a part of a file has the states of exactly these names.
+/// Checks that a part of a file contains exactly the states with these names.
 void Trainer::Implementation::check_registered(const StateDict& contents, const char* key,
                                                std::vector<std::string> names,
                                                const std::filesystem::path& path) const {

@@ -133,7 +133,7 @@ c10::IValue concatenated(const std::vector<c10::IValue>& batches) {
 void check_has_batches(const std::vector<c10::IValue>& batches) {
   LINKBOY_CHECK(
       !batches.empty(),
-      "the loader returned no batch to predict. An exhausted generator returns none; make "
+      "the loader returned no batch to predict. An exhausted generator returns no batches; create "
       "a new loader, or pass a sink to predict, which then accepts no batches.");
 }
 
@@ -174,10 +174,10 @@ std::vector<int64_t> Trainer::Implementation::predict_batches(const EvaluateOpti
   const auto data = share_between_ranks(trainer_.create_eval_dataloader(options),
                                         accelerator_->process_group(), /*even_batches=*/false);
   const auto* of_dataset = dynamic_cast<const DatasetLoader*>(data.get());
-  LINKBOY_CHECK(
-      of_dataset != nullptr || accelerator_->num_processes() == 1,
-      "predict with several processes needs a DatasetLoader, which knows its share of the "
-      "data; the dataloader option or create_eval_dataloader returned another type.");
+  LINKBOY_CHECK(of_dataset != nullptr || accelerator_->num_processes() == 1,
+                "predict with several processes needs a DatasetLoader, which determines the "
+                "samples of each process; the dataloader option or create_eval_dataloader provided "
+                "a different type. Create the loader with make_data_loader.");
   const bool is_shared = accelerator_->num_processes() > 1;
   std::vector<std::vector<int64_t>> planned;
   if (is_shared) planned = places_of_batches(of_dataset->options(), /*epoch=*/1);

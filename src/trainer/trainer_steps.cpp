@@ -7,8 +7,8 @@
 
 namespace linkboy {
 
-/// Two runs must not share an Accelerator, because it holds the accumulation window, the fp16 scale
-/// and the reducers of one run.
+/// Two runs must not share an Accelerator, because it stores the accumulation window, the fp16
+/// scale and the reducers of one run.
 void Trainer::Implementation::claim_accelerator() {
   LINKBOY_CHECK(
       !accelerator_->impl_->is_in_training_,
@@ -84,7 +84,7 @@ void Trainer::Implementation::begin_update() {
   if (weights_by_batch_size_) weight_gradients();
 }
 
-/// The step was made or skipped; the host may learn later which.
+/// The step was performed or skipped; the host may find out later which.
 void Trainer::Implementation::end_optimizer_step() {
   open_update_ = accelerator_->step_verdict();
   if (open_update_->is_known()) count_open_update();

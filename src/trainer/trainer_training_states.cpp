@@ -36,7 +36,7 @@ StateDict without(const std::vector<at::Tensor>& parameters, NamedTensors tensor
   return StateDict(tensors);
 }
 
-/// Returns `values` with the values of `others` in their places.
+/// Returns `values`, in which the entries of `others` replace those with the same keys.
 c10::IValue overlaid(const c10::IValue& values, const c10::IValue& others) {
   if (!others.isGenericDict()) return others;
   const auto result = values.toGenericDict().copy();
@@ -110,7 +110,7 @@ void Trainer::Implementation::keep_run_parts() {
 }
 
 /// Returns the parts of all processes in rank order on the main process, and an empty list on the
-/// others. No other process has to hold the bytes of all.
+/// others. No other process needs memory for the parts of all.
 c10::IValue Trainer::Implementation::gather_on_main_process(const StateDict& own) {
   c10::impl::GenericList ranks(c10::AnyType::get());
   const Accelerator& here = trainer_.accelerator();
@@ -205,8 +205,8 @@ std::optional<std::filesystem::path> Trainer::Implementation::find_training_stat
                    "FOLDER/latest starts from the beginning if FOLDER has no state.");
   auto found = latest_training_state(
       root, [this](const std::string& line) { trainer_.log(LogLevel::warning, line); });
-  LINKBOY_CHECK_AS(FileError, found || is_latest, directory, " holds no training state (no file ",
-                   kTrainingStateFile,
+  LINKBOY_CHECK_AS(FileError, found || is_latest, directory,
+                   " contains no training state (no file ", kTrainingStateFile,
                    " in it or in a folder state-NUMBER in it). Name a folder that "
                    "save_training_state or SaveTrainingState wrote.");
   if (!found)
@@ -219,8 +219,9 @@ std::optional<std::filesystem::path> Trainer::Implementation::find_training_stat
 void Trainer::Implementation::check_training_state(const StateDict& state,
                                                    const std::filesystem::path& path) const {
   const int64_t version = state.get_int("version");
-  LINKBOY_CHECK(version == 2, path, " is a training state of version ", version,
-                "; this linkboy reads version 2.");
+  LINKBOY_CHECK(
+      version == 2, path, " is a training state of version ", version,
+      "; this linkboy reads version 2. Resume with the version of linkboy that wrote it.");
   for (const char* count : {"num_updates", "num_epochs_done", "micro_step", "epoch"}) {
     LINKBOY_CHECK(state.get_int(count) >= 0, path, " has ", state.get_int(count), " as its \"",
                   count, "\"; a count must not be negative. Use another state.");
@@ -249,7 +250,7 @@ void Trainer::Implementation::load_state_of_rank(const StateDict& state) {
       callback_handler_.load_rank_state_dicts(own.get_dict("callbacks"));
     }
   } else {
-    // One process gets all sums. The random numbers cannot be the same any more.
+    // One process receives all sums. The random numbers can no longer be the same.
     for (std::size_t i = 0; i < ranks.size() && rank == 0; ++i) add(train_loss_, state_of(i));
   }
   if (own.contains(kTrainer)) trainer_.load_state_dict(own.get_dict(kTrainer));
@@ -275,22 +276,26 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
       loader ? micro_step_here(state, *loader, accelerator().num_processes(),
                                impl_->run_config_.gradient_accumulation_steps, c10::str(path))
              : state.get_int("micro_step");
-  LINKBOY_CHECK(!contents.contains(kScheduler) || impl_->scheduler_, path,
-                " has a scheduler's state, but the run has no scheduler and would train with other "
-                "values. Set the same create_scheduler_fn.");
-  LINKBOY_CHECK(
-      !contents.contains(kRegisteredSchedulers) || !impl_->registered_schedulers_state().empty(),
-      path,
-      " has states of registered optimizers' schedules, but the run has none and would train "
-      "with other values. Register the same create_scheduler_fn.");
+  const auto check_scheduler = [&](const char* key, bool is_in_run, const char* of_what) {
+    const bool is_in_state = contents.contains(key);
+    LINKBOY_CHECK(is_in_state == is_in_run, path, is_in_state ? " has a" : " has no",
+                  " scheduler's state", of_what, ", but the run ",
+                  is_in_run ? "has such a scheduler" : "does not have such a scheduler",
+                  "; the learning rates would differ from those of the saved run. Set the same "
+                  "create_scheduler_fn, or load only the model and the optimizer with "
+                  "load_checkpoint.");
+  };
+  check_scheduler(kScheduler, impl_->scheduler_ != nullptr, "");
+  check_scheduler(kRegisteredSchedulers, !impl_->registered_schedulers_state().empty(),
+                  " for a registered optimizer");
   LINKBOY_CHECK(contents.contains(kRegisteredOptimizers) || impl_->registered_optimizers_.empty(),
                 path,
-                " has no state of the registered optimizers, which would start again from their "
+                " has no state of the registered optimizers, which would restart from their "
                 "initial state. To load only the model, call load_checkpoint.");
   LINKBOY_CHECK(contents.contains(kRegisteredModules) || impl_->registered_modules_state().empty(),
                 path,
-                " has no state of the registered modules, which would start again from their "
-                "initial values. To load only the model, call load_checkpoint.");
+                " has no state of the registered modules, which would restart from their initial "
+                "values. To load only the model, call load_checkpoint.");
   impl_->load_contents(contents, path, {}, /*is_resumed=*/true);
   impl_->progress_.resume(state.get_int("num_epochs_done"), state.get_int("num_updates"),
                           micro_step);
@@ -301,7 +306,7 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
     impl_->train_dataloader_->load_state_dict(state.get_dict("train_dataloader"));
   }
   impl_->accelerator_->load_state_dict(state.get_dict("accelerator"));
-  // A run may resume in another precision.
+  // A run may resume with a different precision.
   GradScaler* scaler = impl_->accelerator_->grad_scaler();
   const bool was_scaled = state.contains("grad_scaler");
   if (scaler != nullptr && was_scaled) scaler->load_state_dict(state.get_dict("grad_scaler"));

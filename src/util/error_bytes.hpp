@@ -6,10 +6,11 @@
 
 namespace linkboy {
 
-/// Returns an exception as bytes for other processes: its class and its message. Never empty.
+/// Serialises an exception for other processes: its class among linkboy's errors, and its message.
+/// The result is never empty.
 std::string error_bytes(const std::exception_ptr& exception);
 
-/// Throws an exception of the same class, with `prefix` before the message.
+/// Throws the exception that `error_bytes` serialised, with `prefix` before its message.
 [[noreturn]] void throw_error(std::string_view bytes, const std::string& prefix = "");
 
 }  // namespace linkboy

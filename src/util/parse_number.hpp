@@ -7,7 +7,7 @@
 
 namespace linkboy {
 
-/// Returns the number if the whole text is one in the C locale; otherwise nothing.
+/// Parses `text` in the C locale. Returns nullopt if any part of it does not belong to the number.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number number{};

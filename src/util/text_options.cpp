@@ -29,10 +29,10 @@ std::vector<std::string> split_at(char separator, const std::string& text) {
 template <class Number>
 Number number_from_text(const std::string& text) {
   const auto number = parse_number<Number>(text);
-  LINKBOY_CHECK_OPTION(number, "it must be a ",
-                       std::is_floating_point_v<Number> ? "number"
-                       : std::is_signed_v<Number>       ? "whole number (of at most 64 bits)"
-                                                  : "whole number from 0 (of at most 64 bits)");
+  LINKBOY_CHECK_OPTION(number, "it must be ",
+                       std::is_floating_point_v<Number> ? "a number"
+                       : std::is_signed_v<Number>       ? "an integer (of at most 64 bits)"
+                                                  : "a non-negative integer (of at most 64 bits)");
   return *number;
 }
 
@@ -113,7 +113,7 @@ void check_keys(const std::string& owner, const TextSettings& fields,
                                  keys.empty() ? "it does not have any" : keys, "."));
     }
     LINKBOY_CHECK_OPTION(std::none_of(settings.begin(), setting, has_key), "the ", owner, "'s ",
-                         key, " is given a second time; give each option once.");
+                         key, " is set twice; set each option only once.");
   }
 }
 

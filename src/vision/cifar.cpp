@@ -26,7 +26,7 @@ constexpr std::string_view kRestore = " Restore the file, or use another folder.
 struct Format {
   std::string_view name;
   std::string_view archive;
-  /// The folder to which the archive unpacks.
+  /// The folder that unpacking the archive creates.
   std::string_view folder;
   /// A file that only the Python version contains.
   std::string_view python_file;

@@ -49,8 +49,7 @@ struct JpegReader {
   char message[JMSG_LENGTH_MAX] = "";
 };
 
-/// Calls `body`, which must not contain an object with a destructor. Returns whether it ran to its
-/// end.
+/// Calls `body`, which must not contain an object with a destructor. Returns whether it completed.
 template <class Body>
 bool guarded(JpegReader& reader, const Body& body) {
   if (setjmp(reader.jump) != 0) return false;

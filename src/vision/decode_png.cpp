@@ -41,8 +41,7 @@ struct PngReader {
   char message[256] = "";
 };
 
-/// Calls `body`, which must not contain an object with a destructor. Returns whether it ran to its
-/// end.
+/// Calls `body`, which must not contain an object with a destructor. Returns whether it completed.
 template <class Body>
 bool guarded(PngReader& reader, const Body& body) {
   if (setjmp(reader.jump) != 0) return false;

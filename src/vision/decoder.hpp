@@ -27,16 +27,16 @@ struct Pixels {
   const uint8_t* row(int64_t y) const { return &bytes[(y - region.top) * region.width * 3]; }
 };
 
-/// Returns the region that is needed of an image of this size.
+/// Returns the region to decode in an image of this size.
 using ChooseRegion = std::function<Region(ImageSize)>;
 
-/// Allocates the memory for the decoded pixels of an image when its size is known.
+/// Allocates the memory for the decoded pixels of an image once its size is known.
 class PixelAllocator {
  public:
   PixelAllocator(const ChooseRegion& choose, std::string name)
       : choose_(choose), name_(std::move(name)) {}
 
-  /// Returns the region that is needed of an image of this size.
+  /// Returns the region to decode in an image of this size.
   /// @throws CorruptFileError if the image has more than kMaxPixels pixels.
   Region choose(int64_t width, int64_t height);
   /// Allocates `pixels` for this region.

@@ -38,7 +38,7 @@ void resize_row(const uint8_t* pixels, const Resampling& across, int64_t left, u
   }
 }
 
-/// Combines consecutive rows of `width` bytes to one row.
+/// Combines consecutive rows of `width` bytes into one row.
 void resize_column(const uint8_t* rows, int64_t width, const Resampling::Place& place,
                    int32_t* sums, uint8_t* target) {
   std::fill_n(sums, width, kHalf);

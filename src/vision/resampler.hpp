@@ -8,15 +8,15 @@
 
 namespace linkboy::vision {
 
-/// Resamples one direction of an image to another length: bilinear, with antialiasing if the image
-/// becomes smaller. Uses Pillow's fixed-point numbers.
+/// Resamples one dimension of an image to another length: bilinear, with antialiasing if the image
+/// becomes smaller. Uses Pillow's fixed-point arithmetic.
 class Resampling {
  public:
-  /// Computes the places [begin, end) of a result of `length` pixels. The source is a part of an
-  /// image that begins at `origin` and has `source_length` pixels.
+  /// Prepares the pixels [begin, end) of a result of `length` pixels. The source is the part of an
+  /// image that begins at `origin` and is `source_length` pixels long.
   Resampling(int64_t source_length, int64_t origin, int64_t length, int64_t begin, int64_t end);
 
-  /// The source pixels that contribute to one place, and their weights.
+  /// The source pixels that contribute to one pixel of the result, and their weights.
   struct Place {
     int64_t first;
     int64_t count;

@@ -42,7 +42,7 @@ class ReduceInEveryEvent : public InEveryEvent {
   }
 };
 
-TEST(AgreementTest, CollectiveCallbacksBehindOneThatThrowsAreCalledOnAllRanks) {
+TEST(AgreementTest, CollectiveCallbacksAfterOneThatThrowsAreCalledOnAllRanks) {
   for (const char* event : {"run_start", "epoch_start", "step_start", "step_end", "gradients_ready",
                             "update_end", "epoch_end", "eval_start", "eval_step_start",
                             "eval_step_end", "eval_end", "run_epoch_end"}) {
@@ -77,7 +77,7 @@ class AddNothing : public GradientCommHook {
   void handle_gradients(const std::vector<torch::Tensor>&, const ProcessGroup&) override {}
 };
 
-TEST(AgreementTest, AnOverflowOnOneRankSkipsTheUpdateOnAllThoughGradientsAreNotAveraged) {
+TEST(AgreementTest, AnOverflowOnOneRankSkipsTheUpdateOnAllEvenIfGradientsAreNotAveraged) {
   for (const bool has_handler : {false, true}) {
     SCOPED_TRACE(has_handler);
     DistributedOptions distributed;
@@ -98,7 +98,8 @@ TEST(AgreementTest, AnOverflowOnOneRankSkipsTheUpdateOnAllThoughGradientsAreNotA
         {.train_dataset = toy_data(4 * n * 6), .per_device_batch_size = 4, .max_num_updates = 8});
     EXPECT_EQ(result.num_updates, 8);
     EXPECT_EQ(trainer.num_micro_steps, 12);
-    EXPECT_EQ(trainer.accelerator().grad_scaler()->get_scale(), 64.0 / 16) << "4 were skipped";
+    EXPECT_EQ(trainer.accelerator().grad_scaler()->get_scale(), 64.0 / 16)
+        << "four updates were skipped";
   }
 }
 
@@ -201,7 +202,7 @@ TEST(AgreementTest, TheClippedNormIsTheSameOnARankWithoutParameters) {
   EXPECT_NEAR(norm.item<double>(), std::sqrt(24.0), 1e-12);
 }
 
-TEST(AgreementTest, AFailureOnOneRankFailsOnAllAndNamesTheRank) {
+TEST(AgreementTest, AFailureOnOneRankIsAnErrorOnAllThatNamesTheRank) {
   const Accelerator accelerator(together());
   const int64_t last = accelerator.num_processes() - 1;
   const auto fail = [&] {

@@ -1,5 +1,5 @@
-// Compares training on all ranks with the same training in one process. Each rank runs the latter
-// by itself.
+// Compares training on all ranks with the same training in one process, which each rank runs by
+// itself.
 
 #pragma once
 

@@ -32,7 +32,7 @@ TEST(AveragesTest, TheMovingAverageIsTheSameOnAllRanksAndRank0WritesIt) {
   EXPECT_EQ(folder.names().size(), accelerator.is_main_process() ? 1U : 0U);
 }
 
-TEST(AveragesTest, AStopOfOneRankInTheEvaluationOfTheAverageEndsAll) {
+TEST(AveragesTest, AStopRequestDuringTheEvaluationOfTheAverageStopsAllRanks) {
   class StopOnLastRank : public Callback {
    public:
     void on_eval_epoch_start(Trainer& trainer) override {

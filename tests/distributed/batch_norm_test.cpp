@@ -52,7 +52,7 @@ TEST(SyncBatchNormTest, TrainsLikeOneProcessWithTheWholeBatch) {
   EXPECT_TRUE(same_on_all_ranks(accelerator, shared->buffers()));
 }
 
-TEST(SyncBatchNormTest, ChangesTheNumbersOfSmallBatches) {
+TEST(SyncBatchNormTest, ChangesTheResultsOfSmallBatches) {
   const int64_t n = Accelerator(together()).num_processes();
   const auto shared = train(together(), 4, 4 * n * 6, {});
   const auto single = train(alone(), 4 * n, 4 * n * 6, {});
@@ -75,7 +75,7 @@ class KeepBuffers : public Callback {
 
 // With its own statistics, each rank would get a different loss, and none would match the saved
 // model.
-TEST(SyncBatchNormTest, EvaluationInTheRunUsesTheStatisticsOfRank0) {
+TEST(SyncBatchNormTest, EvaluationDuringARunUsesTheStatisticsOfRank0) {
   const Accelerator accelerator(together());
   const int64_t n = accelerator.num_processes();
   auto net = std::make_shared<BatchNormNet>();

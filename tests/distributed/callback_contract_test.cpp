@@ -24,7 +24,7 @@ class DistributedCallbackTest : public ::testing::TestWithParam<EveryCallback> {
   std::filesystem::path shared_;  // rank 0's folder, on all ranks
 };
 
-TEST_P(DistributedCallbackTest, KeepsAllRanksEqualInTrainingAndEvaluate) {
+TEST_P(DistributedCallbackTest, KeepsAllRanksEqualInTrainAndEvaluate) {
   RankToy toy(together());
   toy.trainer.callback_handler().add(GetParam().make(shared_, toy.model));
   auto options = contract_run();
@@ -44,9 +44,9 @@ TEST_P(DistributedCallbackTest, KeepsAllRanksEqualInTrainingAndEvaluate) {
 TEST_P(DistributedCallbackTest, OnlyRank0Writes) {
   // Each rank has its own folder, whose contents show whether the rank wrote.
   const std::string& name = GetParam().name;
-  if (name == "profiler") GTEST_SKIP() << "each rank has a trace of its own";
+  if (name == "profiler") GTEST_SKIP() << "each rank writes a trace";
   // This callback loads the checkpoint from the path where rank 0 wrote it.
-  if (name == "save-best-model") GTEST_SKIP() << "all ranks read what the first writes";
+  if (name == "save-best-model") GTEST_SKIP() << "all ranks read rank 0's file";
   RankToy toy(together());
   toy.trainer.callback_handler().add(GetParam().make(own_.path(), toy.model));
   toy.trainer.train(contract_run());

@@ -1,5 +1,5 @@
-// Compares training on all ranks with the same training in one process. Each rank runs the latter
-// by itself.
+// Compares training on all ranks with the same training in one process, which each rank runs by
+// itself.
 
 #include "distributed/as_one_process.hpp"
 #include "distributed/ranks.hpp"
@@ -64,9 +64,9 @@ TEST(DataParallelTest, RegisteredModulesStartFromRank0) {
   fill(own);
   shared.trainer.register_module(module);
   shared.trainer.callback_handler().add(std::make_shared<Look>([&](int64_t num_updates) {
-    EXPECT_TRUE(has(module->running_mean, num_updates + 1.0)) << "as rank 0 had it";
+    EXPECT_TRUE(has(module->running_mean, num_updates + 1.0)) << "the value of rank 0";
     EXPECT_TRUE(has(module->weight, num_updates == 0 ? 1.0 : num_updates + own))
-        << "no parameter is sent that nobody trains";
+        << "untrained parameters are not sent";
     fill(num_updates + 1 + own);
   }));
   shared.trainer.train(options_for(4 * num_ranks() * 2, 4));
@@ -135,7 +135,7 @@ TEST(DataParallelTest, GraphModeIsRefused) {
   RankToy toy(together());
   auto options = options_for(4 * num_ranks() * 2, 4);
   options.execution_mode = ExecutionMode::graph;
-  if (num_ranks() == 1) GTEST_SKIP() << "one rank may";
+  if (num_ranks() == 1) GTEST_SKIP() << "one rank can use graph mode";
   EXPECT_ERROR(toy.trainer.train(options), "ExecutionMode::graph works in one process");
 }
 
@@ -150,7 +150,7 @@ TEST(DataParallelTest, StartsFromTheWeightsOfRank0) {
   expect_as_one_process(shared, single, options_for(4 * num_ranks() * 3, 4));
 }
 
-TEST(DataParallelTest, UnevenDataNeitherHangsNorCountsTwice) {
+TEST(DataParallelTest, UnevenDataNeitherHangsNorIsCountedTwice) {
   for (int64_t num_samples = 1; num_samples <= 2 * num_ranks() + 1; ++num_samples) {
     SCOPED_TRACE(num_samples);
     RankToy shared(together());
@@ -222,7 +222,7 @@ class SaveAtUpdate : public Callback {
   std::filesystem::path folder_;
 };
 
-TEST(DataParallelTest, ARunResumesOnTheSameAndOnOtherNumbersOfRanks) {
+TEST(DataParallelTest, ARunResumesOnTheSameOrAnotherNumberOfRanks) {
   const int64_t n = num_ranks();
   const TemporaryFolder own_folder;
   const std::filesystem::path folder =

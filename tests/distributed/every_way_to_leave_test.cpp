@@ -31,7 +31,7 @@ class LeaveAt : public InEveryEvent {
 
   int64_t num_events = 0;
   std::string place;
-  int64_t num_updates = 0;  // when the rank left
+  int64_t num_updates = 0;  // at which the rank left
   int64_t counted() const { return events_.item<int64_t>(); }
 
  private:

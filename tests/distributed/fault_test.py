@@ -47,7 +47,7 @@ def command_of(options):
 
 
 def processes_with(*variables):
-    """Processes with all of these variables ("RANK=1") in their environment. A zombie's is empty."""
+    """Returns the processes with all of these variables ("RANK=1") in their environment. A zombie's is empty."""
     found = []
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -60,7 +60,7 @@ def processes_with(*variables):
 
 
 def shared_memory_of(process):
-    """The shared memory files that a process holds open. They are visible only in its /proc entry."""
+    """Returns the shared memory files that a process has open. They are visible only in its /proc entry."""
     links = [os.readlink(file) for file in pathlib.Path(f"/proc/{process.pid}/fd").iterdir()]
     return [link for link in links if link.startswith("/memfd:linkboy")]
 
@@ -83,13 +83,13 @@ class FaultTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.path = pathlib.Path(folder.name)
         self.tag = f"{TAG}={uuid.uuid4()}"
-        self.addCleanup(self.check_that_none_is_left)
+        self.addCleanup(self.check_that_no_process_remains)
 
-    def check_that_none_is_left(self):
+    def check_that_no_process_remains(self):
         left = processes_with(self.tag)
         for pid in left:
             os.kill(pid, signal.SIGKILL)
-        self.assertEqual(left, [], "processes were left")
+        self.assertEqual(left, [], "some processes are still running")
 
     # ---- Starting and ending ---------------------------------------------------------------------
 
@@ -129,14 +129,14 @@ class FaultTest(unittest.TestCase):
         return self.start(command_of(options), f"rank{rank}", folder, **texts)
 
     def start_ranks(self, size, folder=".", change=None, **changes):
-        """Starts the ranks without a launcher; `change` maps a rank to its different options."""
+        """Starts the ranks without a launcher. `change` maps a rank to the options that differ on it."""
         port = free_port()
         return [self.start_rank(rank, size, port,
                                 self.options(**{**changes, **(change or {}).get(rank, {})}), folder)
                 for rank in range(size)]
 
     def end(self, processes, seconds=60):
-        """Waits until the processes have ended by themselves. Fails after `seconds` in total."""
+        """Waits until the processes have exited. Fails after `seconds` in total."""
         begin = time.monotonic()
         ended = []
         for process in processes:
@@ -207,7 +207,7 @@ class LaunchTest(FaultTest):
         self.assertEqual(ended.status, 0, ended.error)
         return ended.output
 
-    def test_all_launchers_give_the_same_run_which_is_that_of_one_process(self):
+    def test_a_run_of_any_launcher_equals_a_run_in_one_process(self):
         outputs = {}
         with self.subTest("mpirun"):
             if not shutil.which("mpirun"):
@@ -231,7 +231,7 @@ class LaunchTest(FaultTest):
             self.assertAlmostEqual(several[metric] / one[metric], 1.0, delta=1e-6)
         self.assertEqual((several["eval_accuracy"], end), (one["eval_accuracy"], end_of_one))
 
-    def test_the_first_process_alone_writes(self):
+    def test_only_the_first_process_writes(self):
         processes = self.start_ranks(3, progress="plain", save_every_updates=10, save_init="init.pt",
                                      report="report.jsonl", max_updates=20)
         outputs = [one.output for one in self.end(processes)]
@@ -243,7 +243,7 @@ class LaunchTest(FaultTest):
                          ["init.pt", "output/fashion_mnist.pt", "output/states/.lock", *states,
                           "report.jsonl"])
 
-    def test_each_evaluation_sample_counts_once_even_if_a_rank_has_none(self):
+    def test_each_evaluation_sample_counts_once_even_if_a_rank_has_no_samples(self):
         accuracies = []
         for size in (1, 4):
             options = {"limit_eval": 103, "eval_batch_size": 40, "report": "report.jsonl", "lr": 0,
@@ -254,7 +254,7 @@ class LaunchTest(FaultTest):
         self.assertEqual(accuracies, accuracies[:1] * 4)
         self.assertEqual(accuracies[0] * 103, round(accuracies[0] * 103))
 
-    def test_every_option_of_several_processes_trains(self):
+    def test_training_works_with_every_distributed_option(self):
         for options in ({"compression": "fp16"}, {"compression": "bf16", "distributed__timeout": "60s"},
                         {"local_sgd_interval": 4, "backend": "gloo"}, {"zero_stage": 1}, {"zero_stage": 2},
                         {"find_unused_parameters": "true"},
@@ -277,8 +277,8 @@ class LostRankTest(FaultTest):
                 processes[victim].kill()
                 self.assert_names(victim, processes, 10 + SLACK)
 
-    def test_a_killed_rank_is_named_by_those_that_are_not_its_neighbours(self):
-        # Rank 1 possibly notices the loss only when ranks 0 and 2 have ended because of it.
+    def test_a_killed_rank_is_named_by_ranks_that_are_not_its_neighbours(self):
+        # Rank 1 may notice the loss only after ranks 0 and 2 have ended because of it.
         processes = self.start_ranks(4, distributed__timeout="10s", **self.ENDLESS)
         self.wait_for_update(20, processes)
         processes[3].kill()
@@ -295,7 +295,7 @@ class LostRankTest(FaultTest):
         self.check_stopped(victim=2)
 
     # TCPStore's clients do not have a timeout for an answer.
-    def test_rank_0_stopped_is_named_after_the_timeout(self):
+    def test_a_stopped_rank_0_is_named_after_the_timeout(self):
         self.check_stopped(victim=0)
 
 
@@ -309,7 +309,7 @@ class SharedMemoryFaultTest(FaultTest):
             self.assertEqual(len(shared_memory_of(process)), 2)
         return processes
 
-    def test_a_killed_rank_is_named_at_once(self):
+    def test_a_killed_rank_is_named_immediately(self):
         for victim in (1, 0):
             with self.subTest(victim=victim):
                 processes = self.start_two(timeout=60, folder=f"victim{victim}")
@@ -324,7 +324,7 @@ class SharedMemoryFaultTest(FaultTest):
                 self.assert_names(victim, processes, 3 + SLACK)
                 self.assertIsNone(processes[victim].poll())
 
-    def test_a_rank_that_goes_on_in_time_is_waited_for(self):
+    def test_the_others_wait_for_a_rank_that_continues_within_the_timeout(self):
         processes = self.start_two(timeout=30)
         processes[1].send_signal(signal.SIGSTOP)
         time.sleep(3)
@@ -361,14 +361,14 @@ class DifferentRankTest(FaultTest):
 
 
 class StartTest(FaultTest):
-    def test_an_occupied_port_is_named(self):
+    def test_an_occupied_port_is_an_error_that_names_the_port(self):
         with socket.socket() as other:
             other.bind(("0.0.0.0", 0))
             other.listen()
             port = other.getsockname()[1]
             process = self.start_rank(0, 2, port, self.options(distributed__timeout="30s"))
             ended = self.end([process], 20)[0]
-        self.assert_error(ended, 0, f"rank 0 cannot listen at port {port}",
+        self.assert_error(ended, 0, f"rank 0 cannot listen on port {port}",
                           "address already in use")
 
     # TCPStore's client does not have a timeout for an answer.
@@ -399,7 +399,7 @@ class StartTest(FaultTest):
         self.check_missing(1)
 
     # Without the check, rank 0 would wait until the timeout for a rank that was not started.
-    def test_contradicting_world_sizes_are_named_at_once(self):
+    def test_contradictory_world_sizes_are_an_immediate_error(self):
         for sizes in ((3, 2), (2, 3)):
             for first in (0, 1):
                 with self.subTest(sizes=sizes, first=first):
@@ -413,17 +413,17 @@ class StartTest(FaultTest):
                         self.assert_error(one, rank, "WORLD_SIZE is ", f"{sizes[0]} on rank 0",
                                           f"{sizes[1]} on rank 1")
 
-    def test_nobody_at_the_port_is_an_error(self):
+    def test_a_port_without_a_listener_is_an_error(self):
         port = free_port()
         ended = self.end([self.start_rank(1, 2, port, self.options(distributed__timeout="2s"))], 2 + SLACK)[0]
         self.assert_error(ended, 1, f"rank 0 did not answer at 127.0.0.1:{port} in 2 s")
 
-    def test_a_bad_environment_is_an_error_at_once(self):
+    def test_an_invalid_environment_is_an_immediate_error(self):
         for variables, text in (
             ({"MASTER_ADDR": None}, "MASTER_ADDR is not set"),
             ({"MASTER_PORT": None}, "MASTER_PORT is not set"),
             ({"MASTER_PORT": "many"}, 'MASTER_PORT is "many"'),
-            ({"RANK": 2}, 'RANK is "2"; it must be a whole number from 0 to 1'),
+            ({"RANK": 2}, 'RANK is "2"; it must be an integer from 0 to 1'),
             ({"WORLD_SIZE": None}, "WORLD_SIZE is not set"),
         ):
             with self.subTest(**variables):
@@ -441,15 +441,15 @@ class ResumeTest(FaultTest):
     RUN = {"epochs": 6, "batch_size": 16, "optimizer": "adamw", "lr": 1e-3, "checkpoint": "final.pt",
            "report": "report.jsonl", "report_updates": True, "distributed__timeout": "30s"}
     STATES = {"save_every_updates": 20, "resume_from": "latest"}
-    _undisturbed = None
+    _uninterrupted = None
 
-    def undisturbed_weights(self):
-        if ResumeTest._undisturbed is None:
-            self.end_well(self.start_ranks(2, folder="undisturbed", **self.RUN))
-            ResumeTest._undisturbed = (self.path / "undisturbed" / "output" / "final.pt").read_bytes()
-        return ResumeTest._undisturbed
+    def uninterrupted_weights(self):
+        if ResumeTest._uninterrupted is None:
+            self.end_well(self.start_ranks(2, folder="uninterrupted", **self.RUN))
+            ResumeTest._uninterrupted = (self.path / "uninterrupted" / "output" / "final.pt").read_bytes()
+        return ResumeTest._uninterrupted
 
-    def check_that_it_goes_on(self, folder, num_updates):
+    def check_that_it_continues(self, folder, num_updates):
         """Resumes without a launcher. Expects the run to continue after the given number of updates."""
         number = len(self.files(f"{folder}/output/states"))
         self.assertGreater(number, 0)
@@ -457,10 +457,10 @@ class ResumeTest(FaultTest):
         self.assertRegex(ended[0].output, "Resumed training state from output/states/state-[0-9]+ "
                          rf"\(epoch \d+, update {num_updates}\)")
         self.assertEqual((self.path / folder / "output" / "final.pt").read_bytes(),
-                         self.undisturbed_weights())
+                         self.uninterrupted_weights())
 
     def stopped_after(self, output):
-        found = re.search(r"stopped on request after (\d+) updates", output)
+        found = re.search(r"stopped (?:on request|by signal \d+ \(\w+\)) after (\d+) updates", output)
         self.assertIsNotNone(found, output)
         return int(found[1])
 
@@ -478,7 +478,7 @@ class ResumeTest(FaultTest):
                 self.assertEqual([one.error for one in ended], ["", ""])
                 num_updates = self.stopped_after(ended[0].output)
                 self.assertEqual(self.report(folder)[-2]["update"], num_updates)
-                self.check_that_it_goes_on(folder, num_updates)
+                self.check_that_it_continues(folder, num_updates)
 
     def test_sigterm_to_one_rank_under_torchrun_stops_all(self):
         process = self.start([*self.two_ranks(), *command_of(self.options(**self.RUN, **self.STATES))],
@@ -489,7 +489,7 @@ class ResumeTest(FaultTest):
         ended = self.end([process])[0]
         self.assertNotEqual(ended.status, 0)
         self.assertEqual(processes_with(self.tag), [])
-        self.check_that_it_goes_on("run", self.stopped_after(ended.output))
+        self.check_that_it_continues("run", self.stopped_after(ended.output))
 
     def test_sigterm_to_torchrun_stops_all(self):
         process = self.start([*self.two_ranks(), *command_of(self.options(**self.RUN, **self.STATES))],
@@ -499,9 +499,9 @@ class ResumeTest(FaultTest):
         ended = self.end([process])[0]
         self.assertNotEqual(ended.status, 0)
         self.assertEqual(processes_with(self.tag), [])
-        self.check_that_it_goes_on("run", self.stopped_after(ended.output))
+        self.check_that_it_continues("run", self.stopped_after(ended.output))
 
-    def test_torchrun_restarts_a_killed_run_which_ends_as_if_nothing_had_been(self):
+    def test_torchrun_restarts_a_killed_run_which_ends_with_the_same_weights(self):
         for victim in (0, 1):
             with self.subTest(victim=victim):
                 folder = f"victim{victim}"
@@ -517,7 +517,7 @@ class ResumeTest(FaultTest):
                 self.assertIsNotNone(resumed, ended.output)
                 self.assertGreaterEqual(int(resumed[1]), 80)
                 self.assertEqual((self.path / folder / "output" / "final.pt").read_bytes(),
-                                 self.undisturbed_weights())
+                                 self.uninterrupted_weights())
 
 
 class TwoHostsTest(FaultTest):
@@ -549,7 +549,7 @@ class TwoHostsTest(FaultTest):
         if done.returncode != 0:
             self.skipTest(f"not permitted: ip {' '.join(arguments)}: {done.stderr.strip()}")
 
-    def test_torchrun_on_two_hosts_by_address_and_by_name(self):
+    def test_torchrun_works_on_two_hosts_by_address_and_by_name(self):
         for address in ("10.77.0.1", "host0"):
             with self.subTest(address=address):
                 processes = [

@@ -36,7 +36,7 @@ TEST_F(FilesOfHostsTest, ACheckpointOnlyOnRank0IsLoadedOnAllRanks) {
   EXPECT_EQ(extras.get_string("note"), "of rank 0");
   EXPECT_TRUE(bit_equal(fresh.parameters(), trained.parameters()));
   train(trained);
-  train(fresh);  // needs the optimizer's state, too
+  train(fresh);  // also needs the optimizer's state
   // With three ranks or more, the summation order of the gradients can differ.
   const auto expected = trained.parameters();
   const auto got = fresh.parameters();
@@ -49,7 +49,7 @@ TEST_F(FilesOfHostsTest, ADifferentFileOnAnotherHostIsNotLoaded) {
   RankToy trained(together());
   train(trained);
   trained.trainer.save_checkpoint(own("model.pt"));
-  if (!is_main) std::ofstream(own("model.pt")) << "what an older run has left here";
+  if (!is_main) std::ofstream(own("model.pt")) << "written by an earlier run";
   RankToy fresh(together());
   fresh.trainer.load_checkpoint(own("model.pt"));
   EXPECT_TRUE(bit_equal(fresh.parameters(), trained.parameters()));

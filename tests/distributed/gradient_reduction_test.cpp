@@ -30,7 +30,7 @@ class MeanOfPairsFirst : public GradientCommHook {
 };
 
 TEST(DataParallelTest, AGradientCommHookCanUseItsOwnGroups) {
-  if (num_ranks() % 2 != 0) GTEST_SKIP() << "the mean of the pairs' means is that of all in pairs";
+  if (num_ranks() % 2 != 0) GTEST_SKIP() << "the number of ranks must be even";
   RankToy shared(together({.gradient_comm_hook = std::make_shared<MeanOfPairsFirst>()}));
   RankToy single(alone());
   expect_as_one_process(shared, single, options_for(4 * num_ranks() * 4, 4));
@@ -59,7 +59,8 @@ TEST(DataParallelTest, CompressedGradientsAreCloseToTheExactOnes) {
     single.trainer.train(options);
     // bf16 keeps 8 significant bits, so each of the 12 updates can have a relative error of 2^-8.
     expect_close(shared.parameters(), single.parameters(), 0.01, 0.01);
-    EXPECT_FALSE(bit_equal(shared.parameters(), single.parameters())) << "nothing was compressed";
+    EXPECT_FALSE(bit_equal(shared.parameters(), single.parameters()))
+        << "the gradients were not compressed";
     EXPECT_TRUE(same_on_all_ranks(shared.trainer.accelerator(), shared.parameters()));
   }
 }
@@ -108,7 +109,7 @@ TEST(DataParallelTest, CommunicatesOncePerAccumulationWindow) {
   const uint64_t every_fourth = count_for(3, 4) - count_for(2, 4);
   unsetenv("LINKBOY_SHARED_MEMORY");
   EXPECT_EQ(each - every_fourth, 6U * 2U)
-      << "8 against 2 windows of a bucket and an agreement each";
+      << "8 or 2 windows, each with one bucket and one agreement";
 }
 
 TEST(DataParallelTest, UnusedParametersAreFoundOnRequest) {
@@ -133,7 +134,7 @@ TEST(DataParallelTest, UnusedParametersAreFoundOnRequest) {
   train(true);
   try {
     train(false);
-    ADD_FAILURE() << "a step that leaves parameters out was taken";
+    ADD_FAILURE() << "a step with unused parameters was accepted";
   } catch (const std::exception& error) {
     EXPECT_NE(std::string(error.what()).find("find_unused_parameters"), std::string::npos);
   }

@@ -51,7 +51,7 @@ class MetricsTest : public ::testing::Test {
     const auto value = metric.compute(group);
     const auto expected = of_all.compute();
     EXPECT_TRUE(torch::equal(value, expected)) << value << expected;
-    EXPECT_TRUE(torch::equal(metric.compute(group), value)) << "compute has changed the state";
+    EXPECT_TRUE(torch::equal(metric.compute(group), value)) << "compute changed the state";
   }
 
   Accelerator accelerator{together()};

@@ -20,7 +20,7 @@ std::filesystem::path shared_path(Trainer& trainer, const TemporaryFolder& folde
   return trainer.accelerator().broadcast_bytes((folder / "predictions.pt").string());
 }
 
-TEST(MonitorCallbacksRanksTest, PredictionsAreInDatasetOrderEvenIfRanksHaveNone) {
+TEST(MonitorCallbacksRanksTest, PredictionsAreInDatasetOrderEvenIfSomeRanksHaveNoSamples) {
   const TemporaryFolder folder;
   for (const int64_t rows : {1, 2, 5, 11, 24}) {
     RankToy toy(together());
@@ -39,7 +39,7 @@ TEST(MonitorCallbacksRanksTest, PredictionsAreInDatasetOrderEvenIfRanksHaveNone)
   }
 }
 
-TEST(MonitorCallbacksRanksTest, TheGradientNormIsThatOfTheWholeBatchAlsoWithShardedGradients) {
+TEST(MonitorCallbacksRanksTest, TheGradientNormCoversTheWholeBatchEvenWithShardedGradients) {
   for (const int64_t zero_stage : {0, 2}) {
     const auto options = GradientNormOptions{.parts = GradientNormParts::modules};
     RankToy toy(together({.zero_stage = zero_stage}), {std::make_shared<GradientNorm>(options)});
@@ -79,7 +79,7 @@ class OneSlowRank : public TimeLimit {
   Clock::time_point time_{};
 };
 
-TEST(MonitorCallbacksRanksTest, ARankWhoseTimeRunsOutEndsTheRunOfAllAtTheSameUpdate) {
+TEST(MonitorCallbacksRanksTest, ATimeLimitOnOneRankStopsAllAtTheSameUpdate) {
   const TimeLimitOptions options{.max_time = std::chrono::minutes(150)};
   RankToy toy(together(), {std::make_shared<OneSlowRank>(options)});
   const int64_t n = toy.trainer.accelerator().num_processes();

@@ -92,7 +92,7 @@ TEST(NcclTest, RanksThatHaveLeftTheLoopParticipateInGathers_MultiCUDA) {
 }
 
 TEST(NcclTest, AGatheringEvaluationNeitherCopiesToTheHostNorWaits_MultiCUDA) {
-  if (!simulated_cuda::is_simulated()) GTEST_SKIP() << "a real device counts nothing";
+  if (!simulated_cuda::is_simulated()) GTEST_SKIP() << "a real device has no counters";
   constexpr int64_t kFirst = 8;  // the loader has warmed up by then
   constexpr int64_t kLast = 24;
   int64_t num_steps = 0, num_rows = 0;
@@ -109,7 +109,7 @@ TEST(NcclTest, AGatheringEvaluationNeitherCopiesToTheHostNorWaits_MultiCUDA) {
   const int64_t n = toy.trainer.accelerator().num_processes();
   toy.trainer.evaluate({.dataset = toy_data(4 * n * 32), .per_device_batch_size = 4});
   EXPECT_EQ(num_rows, 4 * n * 32);
-  EXPECT_EQ(last.host_to_device - first.host_to_device, 2 * (kLast - kFirst)) << "of each batch";
+  EXPECT_EQ(last.host_to_device - first.host_to_device, 2 * (kLast - kFirst)) << "two per batch";
   EXPECT_EQ(last.device_to_host - first.device_to_host, 0);
   EXPECT_EQ(last.stream_waits - first.stream_waits, 0);
   EXPECT_EQ(last.event_waits - first.event_waits, 0);
@@ -250,7 +250,7 @@ TEST(NcclTest, ParametersOfTheLossAreTrainedOnAllRanks_MultiCUDA) {
   expect_close(shared, single, 1e-5);
 }
 
-TEST(NcclTest, RanksSkipTheSameUpdatesThoughSkipsAreKnownLater_MultiCUDA) {
+TEST(NcclTest, RanksSkipTheSameUpdatesEvenIfSkipsAreKnownLater_MultiCUDA) {
   for (const int64_t zero_stage : {0, 1}) {
     SCOPED_TRACE(zero_stage);
     auto options = on_gpus();
@@ -271,7 +271,7 @@ TEST(NcclTest, RanksSkipTheSameUpdatesThoughSkipsAreKnownLater_MultiCUDA) {
                        .per_device_batch_size = 4,
                        .create_scheduler_fn = cosine()});
     EXPECT_GT(toy.trainer.num_updates(), 0);
-    EXPECT_LT(toy.trainer.num_updates(), num_tried) << "some were skipped";
+    EXPECT_LT(toy.trainer.num_updates(), num_tried) << "some updates were skipped";
     const auto& accelerator = toy.trainer.accelerator();
     EXPECT_TRUE(same_on_all_ranks(accelerator, {torch::tensor(toy.trainer.num_updates())}));
     EXPECT_TRUE(same_on_all_ranks(

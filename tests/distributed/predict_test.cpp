@@ -63,7 +63,7 @@ TEST(PredictOnRanksTest, TheSinksOfAllRanksReceiveEachSampleOnce) {
   EXPECT_TRUE(torch::equal(std::get<0>(all.cpu().sort()), torch::arange(13)));
 }
 
-TEST(PredictOnRanksTest, AStopRequestOfOneRankEndsAll) {
+TEST(PredictOnRanksTest, AStopRequestOnOneRankStopsAll) {
   Detecting shared(together());
   int num_batches = 0;
   const auto ask = [&](const Batch&, const Prediction&) {
@@ -75,7 +75,7 @@ TEST(PredictOnRanksTest, AStopRequestOfOneRankEndsAll) {
   EXPECT_EQ(shared.predict(of_samples(3)).toGenericDict().size(), 2);
 }
 
-TEST(PredictOnRanksTest, RunExitFiresOnceOnEachRankThoughOneFails) {
+TEST(PredictOnRanksTest, RunExitFiresOnceOnEachRankEvenIfOneFails) {
   int num_exits = 0;
   RankToy shared(together(),
                  {make<LambdaCallback>({.on_run_exit = [&](Trainer&) { ++num_exits; }})});
@@ -95,7 +95,7 @@ class KeepingLogger : public Logger {
   std::vector<std::string> messages;
 };
 
-TEST(LogOnRanksTest, OnlyTheNamedRanksLog) {
+TEST(LogOnRanksTest, OnlyTheSelectedRanksLog) {
   const auto logger = std::make_shared<KeepingLogger>();
   AcceleratorOptions options = together();
   options.logger = logger;
@@ -134,7 +134,7 @@ TEST(PredictOnRanksTest, APredictionWithinARunDoesNotChangeTheWeights) {
   EXPECT_TRUE(bit_equal(weights(true), weights(false)));
 }
 
-TEST(PredictOnRanksTest, RepeatedSamplesGiveOneRow) {
+TEST(PredictOnRanksTest, RepeatedSamplesProduceOneRow) {
   Detecting shared(together());
   const auto loader = make_data_loader(
       toy_data(10), {.batch_size = 4, .shard = {{this_rank(), num_ranks()}}, .even_batches = true});

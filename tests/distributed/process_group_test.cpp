@@ -119,7 +119,7 @@ TEST_F(ProcessGroupTest, GroupsOfSomeRanksCommunicateSeparately) {
   EXPECT_ERROR(group.new_group({0, size}), "from 0 to");
 }
 
-TEST_F(ProcessGroupTest, ANestedGroupKnowsItsGlobalRanks) {
+TEST_F(ProcessGroupTest, ANestedGroupReportsItsGlobalRanks) {
   const auto last = group.new_group({size - 1});
   if (rank != size - 1) return;
   EXPECT_EQ(last->new_group({0})->world_ranks(), std::vector<int64_t>{size - 1});

@@ -342,7 +342,7 @@ TEST(RandomRanksTest, TheOtherRanksReportAnExceptionOfOneRank) {
       if (is_mine) std::this_thread::sleep_for(std::chrono::seconds(7));
     }
   }
-  EXPECT_EQ(Accelerator(together()).num_processes(), n) << "they meet again";
+  EXPECT_EQ(Accelerator(together()).num_processes(), n) << "the ranks can meet again";
 }
 
 }  // namespace

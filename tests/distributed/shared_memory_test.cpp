@@ -265,7 +265,7 @@ TEST_F(SharedMemoryTest, OpensOnlyMemoryOfThisLibrary) {
   const auto file = SharedMemoryFile::create(4096);
   ASSERT_TRUE(file);
   EXPECT_TRUE(SharedMemoryFile::open(file->path(), 4096));
-  EXPECT_FALSE(SharedMemoryFile::open(file->path(), 8192)) << "another size";
+  EXPECT_FALSE(SharedMemoryFile::open(file->path(), 8192)) << "the size differs";
   EXPECT_FALSE(SharedMemoryFile::open("/proc/self/exe", 4096));
   EXPECT_FALSE(SharedMemoryFile::open("/proc/self/fd/1000000", 4096));
 }

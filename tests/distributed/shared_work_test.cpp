@@ -1,5 +1,4 @@
-// Work that ranks share without any option: loaders, metrics, rows, and the weights of their
-// batches.
+// Work that ranks share by default: loaders, metrics, rows, and the weights of their batches.
 
 #include "distributed/ranks.hpp"
 #include "linkboy/callbacks/lambda_callback.hpp"
@@ -61,7 +60,7 @@ TEST_F(SharedWorkTest, PrepareSharesALoaderOfAllBatches) {
   EXPECT_EQ(all_samples_of(*limited).size(), static_cast<std::size_t>(2 * size));
 }
 
-TEST_F(SharedWorkTest, PrepareKeepsALoaderThatIsAlreadyAShare) {
+TEST_F(SharedWorkTest, PrepareKeepsALoaderThatIsAlreadyAShard) {
   const auto own = loader({.shard = DataLoaderShard{rank, size}});
   EXPECT_EQ(accelerator.prepare(own), own);
   const auto everything = loader({.shard = DataLoaderShard{}});

@@ -86,7 +86,7 @@ Outcome run_with(Event event, int at, std::function<void(Trainer&)> act, int64_t
 void throw_stop(Trainer&) { throw StopTraining(StopReason::early_stop, "enough"); }
 void request(Trainer& trainer) { trainer.request_stop(StopReason::stop_request, "please"); }
 
-TEST(StopTest, ARequestOfOneRankEndsAllAfterTheUpdateInProgress) {
+TEST(StopTest, ARequestOnOneRankStopsAllAfterTheUpdateInProgress) {
   const auto outcome = run_with(Event::train_step_end, 5, request);
   EXPECT_EQ(outcome.result.num_updates, 5);
   EXPECT_EQ(outcome.result.reason, StopReason::stop_request);
@@ -119,7 +119,7 @@ TEST(StopTest, ARequestNearTheEndOfAnEvaluationIsRespected) {
   }
 }
 
-TEST(StopTest, RanksThatOverrideTheStepLeaveTogether) {
+TEST(StopTest, RanksThatOverrideTheStepStopTogether) {
   const auto model = toy_model();
   OwnStep trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
                   {.callbacks = {std::make_shared<ActOnce>(Event::train_step_end, 5, request)},
@@ -132,7 +132,7 @@ TEST(StopTest, RanksThatOverrideTheStepLeaveTogether) {
   EXPECT_TRUE(same_on_all_ranks(trainer.accelerator(), model->parameters()));
 }
 
-TEST(StopTest, AnExceptionOfACallbackOnOneRankDropsTheUpdateOnAll) {
+TEST(StopTest, AnExceptionFromACallbackOnOneRankDropsTheUpdateOnAll) {
   auto outcome = run_with(Event::train_step_end, 5, throw_stop);
   EXPECT_EQ(outcome.result.num_updates, 4);
   EXPECT_EQ(outcome.result.reason, StopReason::early_stop);
@@ -143,13 +143,13 @@ TEST(StopTest, AnExceptionOfACallbackOnOneRankDropsTheUpdateOnAll) {
   EXPECT_EQ(outcome.result.num_updates, 2);
 }
 
-TEST(StopTest, AllLeaveTogetherFromEachEvent) {
+TEST(StopTest, AllRanksStopTogetherAtEachEvent) {
   EXPECT_EQ(run_with(Event::run_start, 1, throw_stop).result.num_updates, 0);
   EXPECT_EQ(run_with(Event::epoch_end, 1, throw_stop).result.num_updates, 8);
   EXPECT_EQ(run_with(Event::epoch_end, 1, throw_stop).result.num_epochs, 0);
   EXPECT_EQ(run_with(Event::eval_step_end, 2, throw_stop).result.num_updates, 8);
   EXPECT_EQ(run_with(Event::eval_step_end, 2, request).result.num_updates, 8);
-  EXPECT_EQ(run_with(Event::update_end, 3, request).result.num_updates, 4) << "decided in the next";
+  EXPECT_EQ(run_with(Event::update_end, 3, request).result.num_updates, 4) << "agreed in update 4";
   EXPECT_EQ(run_with(Event::update_end, 8, request).result.num_updates, 8);
 }
 
@@ -174,10 +174,10 @@ int64_t num_batches_evaluated(int64_t num_batches, int at, std::chrono::millisec
   return num_evaluated;
 }
 
-TEST(StopTest, AllLeaveAnEvaluationAfterTheSameBatch) {
+TEST(StopTest, AllRanksLeaveAnEvaluationAfterTheSameBatch) {
   using namespace std::chrono_literals;
   for (const auto& act : {request, throw_stop}) {
-    EXPECT_EQ(num_batches_evaluated(4, 2, 150ms, act), 2) << "slow ones";
+    EXPECT_EQ(num_batches_evaluated(4, 2, 150ms, act), 2) << "slow batches";
     const int64_t num_evaluated = num_batches_evaluated(500, 100, 0ms, act);
     EXPECT_GE(num_evaluated, 100);
     EXPECT_LE(num_evaluated, 200);
@@ -187,9 +187,9 @@ TEST(StopTest, AllLeaveAnEvaluationAfterTheSameBatch) {
 TEST(StopTest, AStopThrownAfterAnUpdateDoesNotAffectTheNextOne) {
   EXPECT_EQ(run_with(Event::update_end, 3, throw_stop).result.num_updates, 4);
   EXPECT_EQ(run_with(Event::update_end, 3, throw_stop, 2).result.num_updates, 4);
-  EXPECT_EQ(run_with(Event::update_end, 8, throw_stop).result.num_updates, 8) << "the epoch's last";
+  EXPECT_EQ(run_with(Event::update_end, 8, throw_stop).result.num_updates, 8) << "last update";
   EXPECT_EQ(run_with(Event::gradients_ready, 3, throw_stop).result.num_updates, 4)
-      << "all have agreed to make the update by then";
+      << "the ranks have already agreed to make the update";
 }
 
 TEST(StopTest, AStopThrownByAStepIsAnErrorThatSaysWhatToDo) {
@@ -232,7 +232,7 @@ class OneNan : public QuietTrainer {
   }
 };
 
-TEST(StopTest, ANanOnOneRankEndsAllWithinTheDelay) {
+TEST(StopTest, ANaNOnOneRankStopsAllWithinTheDelay) {
   constexpr int64_t kDelay = 10;
   auto model = toy_model();
   OneNan trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
@@ -243,10 +243,11 @@ TEST(StopTest, ANanOnOneRankEndsAllWithinTheDelay) {
   EXPECT_EQ(result.reason, StopReason::nan);
   EXPECT_GE(result.num_updates, 5);
   EXPECT_LE(result.num_updates, 5 + kDelay);
-  EXPECT_LT(5 + kDelay, trainer.run_config().num_updates_per_epoch) << "whose end looks, too";
+  EXPECT_LT(5 + kDelay, trainer.run_config().num_updates_per_epoch)
+      << "the end of an epoch also checks";
 }
 
-TEST(StopTest, OnTheCpuANanOnOneRankReachesNoWeights) {
+TEST(StopTest, OnTheCpuANaNOnOneRankReachesNoWeights) {
   auto model = toy_model();
   OneNan trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
                  {.callbacks = {std::make_shared<TerminateOnNaN>()}, .accelerator = together()});
@@ -258,7 +259,7 @@ TEST(StopTest, OnTheCpuANanOnOneRankReachesNoWeights) {
   EXPECT_TRUE(same_on_all_ranks(trainer.accelerator(), model->parameters()));
 }
 
-TEST(StopTest, ALearningRateSearchKeepsOnlyRequestsOfOthersForTheNextRun) {
+TEST(StopTest, ALearningRateSearchKeepsOnlyRequestsFromOutsideForTheNextRun) {
   RankToy toy(together());
   const int64_t n = toy.trainer.accelerator().num_processes();
   const TrainOptions options{

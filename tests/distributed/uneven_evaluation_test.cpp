@@ -89,7 +89,7 @@ TEST(AgreementTest, ShortEvaluationBatchesNeedFewAgreements) {
     return num_collectives(group) - before;
   };
   const uint64_t least = count_for(1);
-  EXPECT_LT(count_for(400), least + 300) << "about 12, and more on a slow machine";
+  EXPECT_LT(count_for(400), least + 300) << "about 12 agreements; more on a slow machine";
 }
 
 TEST(AgreementTest, TheSlowestRankDeterminesTheNextAgreement) {

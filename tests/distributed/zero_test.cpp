@@ -51,7 +51,7 @@ class ZeroTest : public ::testing::TestWithParam<int64_t> {
   const int64_t n = Accelerator(together()).num_processes();
 };
 
-TEST_P(ZeroTest, WeightsEqualThoseWithoutIt) {
+TEST_P(ZeroTest, WeightsEqualThoseWithoutZero) {
   for (const double bucket_cap_mb : {25.0, 0.005}) {
     WideToy plain(together({.bucket_cap_mb = bucket_cap_mb}));
     plain.trainer.train(zero_options(n));
@@ -79,7 +79,7 @@ TEST_P(ZeroTest, EachRankHoldsItsPartOfTheState) {
   EXPECT_LE(all.max().item<int64_t>(), n == 2 ? plain.state_elements() * 0.55 : 2 * 2'700);
 }
 
-TEST_P(ZeroTest, CheckpointsEqualThoseWithoutItAndResumeOnAnyNumberOfRanks) {
+TEST_P(ZeroTest, CheckpointsEqualThoseWithoutZeroAndResumeOnAnyNumberOfRanks) {
   const TemporaryFolder own_folder;
   const std::filesystem::path folder =
       Accelerator(together()).broadcast_bytes((own_folder / "state").string());

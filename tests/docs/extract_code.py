@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
-"""Makes C++ sources of the ```cpp blocks of the documentation, so that a block that has gone stale
-does not compile.
+"""Creates C++ sources from the ```cpp blocks of the documentation. An outdated block does not compile.
 
-    extract_code.py ROOT OUT    writes the sources into OUT and prints their names, one a line
+    extract_code.py ROOT OUT    writes the sources into OUT and prints their names, one per line
 
-An HTML comment on the line before a block says what the block is:
+An HTML comment on the line before a block defines its kind:
 
     <!-- cpp: function -->   statements; the default
-    <!-- cpp: file -->       what stands outside of functions; later blocks of the page see it
-    <!-- cpp: program -->    a whole program, a source of its own that gets nothing from elsewhere
-    <!-- cpp: excerpt PATH -->   text of the source PATH, which is compiled elsewhere; it must be in there
+    <!-- cpp: file -->       declarations at namespace scope, which later blocks of the page can use
+    <!-- cpp: program -->    a complete program, compiled as a separate source
+    <!-- cpp: excerpt PATH -->   text that the source PATH must contain, which is compiled elsewhere
 
-Functions and files see preamble.hpp, which names what the pages take for granted, and all public
-headers. A line `...` stands for code that is left out. Compilers report lines of the pages.
+Functions and files include all public headers and preamble.hpp, which declares the names that the pages
+use without declaring them. A line `...` represents omitted code. Compilers report the lines of the pages.
 
-Of a ```diff block with such a comment the new side is compiled.
+If a ```diff block has such a comment, its new side is compiled.
 """
 
 import pathlib
@@ -32,21 +31,21 @@ OTHER_NAMES_OF_CPP = {"c++", "cc", "cxx", "hpp", "h++"}
 
 
 class PageError(Exception):
-    """Markdown that cannot be read without guessing."""
+    """The Markdown of a page is ambiguous or incomplete."""
 
 
 @dataclass
 class Block:
     kind: str
     page: pathlib.Path
-    line: int  # of the first line of code, from 1
+    line: int  # the number of the first line of code, from 1
     lines: list
 
 
 def kind_of(directive, where):
     kind = directive.strip().removeprefix(":").strip()
     if kind not in KINDS[:3] and not re.fullmatch(r"excerpt \S+\.[ch]pp", kind):
-        raise PageError(f"{where}: '{kind}' is no kind of block; there are {', '.join(KINDS)}")
+        raise PageError(f"{where}: '{kind}' is not a kind of block; there are {', '.join(KINDS)}")
     return kind
 
 
@@ -64,10 +63,10 @@ def code_of(line, language):
 
 
 def blocks_of(page, text):
-    """The code blocks of one page, in order."""
-    directive = None  # its kind, if the line before was one
-    fence = None      # of the block that is open: indent, marker, language
-    block = None      # the same, if it is code
+    """Returns the code blocks of one page, in order."""
+    directive = None  # the kind, if the previous line was a directive
+    fence = None      # the open block's indentation, marker and language
+    block = None      # the open block, if it is code
     found = []
     for number, line in enumerate(text.splitlines(), start=1):
         where = f"{page}:{number}"
@@ -85,9 +84,9 @@ def blocks_of(page, text):
                 block = Block(directive or "function", page, number + 1, [])
                 found.append(block)
             elif directive:
-                raise PageError(f"{where}: a cpp comment stands before a block that is not cpp")
+                raise PageError(f"{where}: a cpp comment precedes a block that is not cpp")
         elif directive:
-            raise PageError(f"{where}: a cpp comment must stand on the line before its block")
+            raise PageError(f"{where}: a cpp comment must be on the line before its block")
         match = DIRECTIVE.match(line)
         directive = kind_of(match[1], where) if match else None
     if fence or directive:
@@ -124,7 +123,7 @@ def function_or_file(root, block):
 
 
 def common_source(root, blocks):
-    """One source for all functions and files: LibTorch's headers are read once."""
+    """Returns one source for all functions and files, so that LibTorch's headers are read once."""
     lines = [f"#include <{header}>" for header in public_headers(root)]
     lines.append('#include "docs/preamble.hpp"')
     for block in blocks:
@@ -138,7 +137,7 @@ def common_source(root, blocks):
 
 
 def sources_of(root, blocks):
-    """{file name: lines}"""
+    """Returns the lines of each source by file name."""
     programs = [block for block in blocks if block.kind == "program"]
     sources = {"blocks.cpp": common_source(root, [b for b in blocks if b.kind != "program"])}
     for number, block in enumerate(programs, start=1):
@@ -148,7 +147,7 @@ def sources_of(root, blocks):
 
 
 def without_excerpts(root, blocks):
-    """The other blocks. Raises if an excerpt is not in its source."""
+    """Yields the other blocks. Raises PageError if an excerpt is not in its source."""
     for block in blocks:
         if not block.kind.startswith("excerpt "):
             yield block

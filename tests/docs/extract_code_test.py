@@ -21,27 +21,27 @@ def blocks_of(*lines):
 
 
 class BlocksTest(unittest.TestCase):
-    def test_a_block_is_a_function_unless_told_otherwise(self):
+    def test_a_block_is_a_function_by_default(self):
         blocks = blocks_of("text", "```cpp", "f();", "```",
                            "<!-- cpp: file -->", "```cpp", "int x;", "```")
         self.assertEqual([(b.kind, b.line, b.lines) for b in blocks],
                          [("function", 3, ["f();"]), ("file", 7, ["int x;"])])
 
-    def test_other_languages_are_no_code(self):
+    def test_blocks_in_other_languages_are_ignored(self):
         self.assertEqual(blocks_of("```", "$ ls", "```", "~~~text", "b", "~~~"), [])
 
-    def test_code_inside_a_block_of_another_language_is_no_code(self):
+    def test_a_block_inside_a_block_of_another_language_is_ignored(self):
         self.assertEqual(blocks_of("````text", "```cpp", "f();", "```", "````"), [])
 
-    def test_dots_stand_for_code_that_is_left_out(self):
+    def test_dots_represent_omitted_code(self):
         self.assertEqual(blocks_of("```cpp", "f();", "  ...", "g();", "```")[0].lines,
                          ["f();", "", "g();"])
 
-    def test_the_indent_of_a_list_is_taken_off(self):
+    def test_the_indentation_of_a_list_is_removed(self):
         self.assertEqual(blocks_of("- x", "  ```cpp", "  if (a)", "    b();", "  ```")[0].lines,
                          ["if (a)", "  b();"])
 
-    def test_of_a_diff_the_new_side_is_code_if_a_comment_says_so(self):
+    def test_the_new_side_of_a_marked_diff_is_code(self):
         diff = ["```diff", " a;", "-b;", "+c;", "```"]
         self.assertEqual(blocks_of(*diff), [])
         self.assertEqual(blocks_of("<!-- cpp: function -->", *diff)[0].lines, ["a;", "", "c;"])
@@ -62,8 +62,8 @@ class BlocksTest(unittest.TestCase):
                 "page.md:1: 'snippet' is no kind": ["<!-- cpp: snippet -->", "```cpp", "```"],
                 "page.md:1: 'excerpt' is no kind": ["<!-- cpp: excerpt -->", "```cpp", "```"],
                 "page.md:1: 'skip' is no kind": ["<!-- cpp skip -->", "```cpp", "```"],
-                "page.md:2: a cpp comment must stand": ["<!-- cpp: file -->", "", "```cpp", "```"],
-                "page.md:2: a cpp comment stands before": ["<!-- cpp: file -->", "```text", "```"],
+                "page.md:2: a cpp comment must be": ["<!-- cpp: file -->", "", "```cpp", "```"],
+                "page.md:2: a cpp comment precedes": ["<!-- cpp: file -->", "```text", "```"],
                 "page.md:1: the language is 'c++'": ["```c++", "```"],
                 "page.md:1: the language is 'cpp ignore'": ["```cpp ignore", "```"],
                 "the last block is not closed": ["```cpp", "f();"],
@@ -84,18 +84,18 @@ class SourcesTest(unittest.TestCase):
     def sources_of(self, *lines):
         return extract_code.sources_of(self.root, blocks_of(*lines))
 
-    def test_public_headers_and_those_of_blocks_come_first(self):
+    def test_headers_come_first(self):
         text = "\n".join(self.sources_of("```cpp", "#include <deque>", "f();", "```")["blocks.cpp"])
         self.assertLess(text.index("<linkboy/callbacks/time_limit.hpp>"), text.index("namespace"))
         self.assertLess(text.index("#include <deque>"), text.index("namespace"))
         self.assertEqual(text.count("<deque>"), 1)
 
-    def test_lines_are_those_of_the_page(self):
+    def test_line_numbers_are_those_of_the_page(self):
         lines = self.sources_of("", "```cpp", "...", "f();", "```")["blocks.cpp"]
         directive = lines.index(f'#line 3 "{self.root / PAGE}"')
         self.assertEqual(lines[directive + 2], "f();")
 
-    def test_a_program_gets_nothing_from_elsewhere(self):
+    def test_a_program_contains_only_its_block(self):
         sources = self.sources_of("<!-- cpp: program -->", "```cpp", "int main() {}", "```")
         self.assertEqual(sources["program_1_docs_page.cpp"],
                          [f'#line 3 "{self.root / PAGE}"', "int main() {}"])
@@ -120,7 +120,7 @@ class DocumentationTest(unittest.TestCase):
         self.assertEqual(functions_and_files + len(sources) - 1 + excerpts, written)
         print(f"{written} blocks of {len(pages)} pages, {len(sources) - 1} of them programs")
 
-    def test_the_readme_shows_the_whole_quickstart(self):
+    def test_the_readme_shows_the_complete_quickstart(self):
         comment, program = (ROOT / "examples/quickstart.cpp").read_text().strip().split("\n\n", 1)
         self.assertTrue(comment.startswith("//"))
         self.assertIn(program, (ROOT / "README.md").read_text())

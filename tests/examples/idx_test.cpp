@@ -149,14 +149,14 @@ TEST_F(IdxTest, RefusesCountsThatDoNotFit) {
   write(kLabels, idx_header({0}));
   EXPECT_ERROR(load(), "train-images-idx3-ubyte\" has no images");
   write(kImages, idx_header({3, 14, 56}) + std::string(2352, 'x'));
-  EXPECT_ERROR(load(), "holds images of shape [14, 56]; they must be 28 x 28");
+  EXPECT_ERROR(load(), "contains images of shape [14, 56]; they must be 28 x 28");
 }
 
 TEST_F(IdxTest, AllocatesOnlyMemoryThatTheFileFills) {
   write(kImages, idx_header({0xffffffff, 28, 28}) + "x");
   EXPECT_ERROR(load(), "is truncated: it has 1 of the 3367254359280 bytes");
   write(kImages, idx_header({0xffffffff, 0xffffffff, 0xffffffff}));
-  EXPECT_ERROR(load(), "names a size that no file can have");
+  EXPECT_ERROR(load(), "a size that no file can have");
 }
 
 // The header of a small file can claim images of any size, and compressed data can expand to that

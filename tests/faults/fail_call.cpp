@@ -1,12 +1,12 @@
-// A library for LD_PRELOAD. Makes the n-th call of one kind fail that concerns a file in a folder.
+// A library for LD_PRELOAD that makes one call fail: the n-th of one kind for files in a folder.
 //
 //     LINKBOY_FAULT=write:3:EIO:/folder LINKBOY_FAULT_LOG=/log LD_PRELOAD=... program
 //
 // Calls are open, write, fsync, close, rename, unlink, mkdir, mmap, pread, flock, ftruncate, fstat,
-// pthread_create and malloc. The last two do not concern a file. They count from the time at which
-// the program first opens a file in the folder; malloc counts only blocks of at least 64 KiB. With
-// "short" instead of an error, a read or write processes half of its bytes. When the call fails,
-// the file named in LINKBOY_FAULT_LOG is created.
+// pthread_create and malloc. The last two do not concern a file. They are counted after the program
+// first opens a file in the folder, and malloc only for blocks of at least 64 KiB. With "short"
+// instead of an error, a read or write processes half of its bytes. When the call fails, the
+// library creates the file named in LINKBOY_FAULT_LOG.
 
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -2,9 +2,9 @@
 
     python3 faults_test.py PATH/TO/fashion_mnist PATH/TO/libfail_call.so [unittest arguments]
 
-After each failure, the exit status and the message must be correct, there must be a complete state from which the run
-resumes with the same bytes as an undisturbed one, and the files of another run must be unchanged. By default the
-first, second and fifth call of each kind fail, with each error. With LINKBOY_ALL_FAULTS=1, every call fails in turn.
+After each failure, the exit status and the message must be correct, the files of another run must be unchanged, and a
+complete state must exist from which the run resumes and ends with the same bytes as an uninterrupted one. By default,
+the first, second and fifth call of each kind fail, with each error. With LINKBOY_ALL_FAULTS=1, each call fails in turn.
 """
 
 import os

@@ -35,7 +35,7 @@ def write(target, name, data):
 
 
 def storage(kind="FloatStorage", key="1"):
-    """A pickle that leaves a storage on the stack."""
+    """Returns a pickle that leaves a storage on the stack."""
     return (b"(" + text("storage") + b"ctorch\n" + kind.encode() + b"\n" + text(key) + text("cpu")
             + b"K\x0ctQ")
 
@@ -66,7 +66,7 @@ def in_dict(value, key="w"):
 
 
 def colliding_keys(count):
-    """Integers that c10::Dict's Fibonacci hashing maps to the first slot."""
+    """Returns integers that c10::Dict's Fibonacci hashing maps to the first slot."""
     inverse = pow(11400714819323198485, -1, 1 << 64)
     keys = []
     for i in range(count):
@@ -164,7 +164,7 @@ def end64(count, size, offset, at):
 
 
 def archive(records, crc=None, zip64=None, edit=None):
-    """A zip of `records`; `edit` can change the arguments of each directory entry."""
+    """Returns a zip of `records`. `edit` can change the arguments of each directory entry."""
     body, directory = b"", b""
     for name, data in records:
         name = b"f/" + name

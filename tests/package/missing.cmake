@@ -1,5 +1,5 @@
-# Tests the messages of a configure without the packages that only tests, benchmarks, or linkboy::cli and
-# linkboy::vision need, and its default build type.
+# Configures without the packages that only tests, benchmarks, linkboy::cli or linkboy::vision need. Tests the messages
+# and the default build type.
 file(REMOVE_RECURSE "${WORK}")
 
 include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
@@ -29,6 +29,6 @@ configure(works -DLINKBOY_BUILD_BENCHMARKS=ON -DLINKBOY_BUILD_TESTS=ON -DLINKBOY
   -DCMAKE_DISABLE_FIND_PACKAGE_GTest=OFF -DCMAKE_DISABLE_FIND_PACKAGE_benchmark=OFF)
 run(works "${CMAKE_COMMAND}" --build "${WORK}" -- -t targets all)
 if(output MATCHES "linkboy_vision")
-  message(FATAL_ERROR "without linkboy::vision there are targets of it:\n${output}")
+  message(FATAL_ERROR "targets of linkboy::vision exist although it is not built:\n${output}")
 endif()
 file(REMOVE_RECURSE "${WORK}")

@@ -33,7 +33,7 @@ endfunction()
 function(takes name)
   configure(works ${ARGN})
   if(NOT output MATCHES "LibTorch is ${WORK_PATTERN}/${name}/share/cmake/Torch\\.")
-    message(FATAL_ERROR "it should have taken ${WORK}/${name}:\n${output}")
+    message(FATAL_ERROR "expected the LibTorch in ${WORK}/${name}:\n${output}")
   endif()
 endfunction()
 

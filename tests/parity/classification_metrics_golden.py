@@ -31,28 +31,28 @@ NORMALIZE = {"none": None, "labels": "true", "predictions": "pred", "all": "all"
 
 
 def scores(shape):
-    """Multiples of 1/8, with many ties."""
+    """Returns multiples of 1/8, with many ties."""
     return torch.randint(0, 9, shape) / 8
 
 
 def distinct_scores(shape):
-    """Scores without ties along dimension 1."""
+    """Returns scores without ties along dimension 1."""
     return torch.rand(shape, dtype=torch.float32).argsort(1) / 4
 
 
 def scored(shapes, num_classes, make=scores):
-    """Batches of scores [N, C, ...] with labels [N, ...]."""
+    """Returns batches of scores [N, C, ...] with labels [N, ...]."""
     return [(make([n, num_classes, *rest]), torch.randint(num_classes, [n, *rest])) for n, *rest in shapes]
 
 
 def indexed(shapes, num_classes, highest=None):
-    """Batches of class indexes; classes from `highest` on do not occur."""
+    """Returns batches of class indices below `highest`."""
     highest = highest or num_classes
     return [(torch.randint(highest, shape), torch.randint(highest, shape)) for shape in shapes]
 
 
 def binary(sizes, low, high, column=False):
-    """Batches of one score per sample. If low is negative, those of the last batch are outside of [0, 1]."""
+    """Returns batches of one score per sample. If low is negative, those of the last batch are outside of [0, 1]."""
     batches = []
     for size in sizes:
         outputs = torch.randint(low, high + 1, [size]) / 8
@@ -63,7 +63,7 @@ def binary(sizes, low, high, column=False):
 
 
 def with_label(batches, label):
-    """Gives the label to some samples, but not to the first of a batch."""
+    """Assigns the label to some samples, but not to the first of a batch."""
     for _, targets in batches:
         targets.view(-1)[1::3] = label
     return batches
@@ -155,7 +155,7 @@ def cases(num_classes, ignore_index, threshold, has_distinct_scores):
             f_beta = tm.MulticlassFBetaScore(beta, average=average, **multiclass)
             yield "f_beta", {**options, "beta": beta}, f_beta
         yield "iou", options, tm.MulticlassJaccardIndex(average=average, **multiclass)
-        # torchmetrics does not leave out an ignored class.
+        # torchmetrics does not exclude an ignored class.
         if ignore_index is None or ignore_index < 0:
             yield "dice", options, Dice(num_classes, average, ignore_index)
         for top_k in {2, num_classes} if has_distinct_scores else []:

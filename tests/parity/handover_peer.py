@@ -1,11 +1,11 @@
 """The Python side of handover_test.cpp: trains the example's models before and after a checkpoint.
 
-    handover_peer.py start FOLDER     trains, writes FOLDER/CASE.pt after a few updates, continues
+    handover_peer.py start FOLDER     trains, writes FOLDER/CASE.pt after a few updates, and continues
     handover_peer.py continue FOLDER  loads FOLDER/CASE.pt over different weights and options; continues
 
 Prints JSON: for every case, the losses after the checkpoint and the sums of the final tensors. Images
-are computed with integer arithmetic and exact float operations, so that C++ makes the same ones
-without a file.
+are computed with integer arithmetic and exact float operations, so that C++ can create the same
+ones without a file.
 """
 
 import json

@@ -93,7 +93,7 @@ TEST(GoldenParityTest, LossesEqualTheGoldenLossesOfPython) {
     std::ifstream stream(file.path());
     const auto golden = nlohmann::json::parse(stream);
     const std::string name = file.path().stem().string();
-    SCOPED_TRACE(name + ", made by torch " + golden["torch"].get<std::string>());
+    SCOPED_TRACE(name + ", written by torch " + golden["torch"].get<std::string>());
     const Outcome ours = train(name);
     const auto losses = golden["losses"].get<std::vector<double>>();
     ASSERT_EQ(ours.losses.size(), losses.size());

@@ -4,8 +4,8 @@
     python_peer.py all           prints losses and sums of the final tensors for every case, as JSON
     python_peer.py --golden DIR  writes DIR/CASE.json for every case, with the version of PyTorch
 
-Data and weights are computed with integer arithmetic and exact float operations, so that C++ makes
-the same ones without a file.
+Data and weights are computed with integer arithmetic and exact float operations, so that C++ can
+create the same ones without a file.
 """
 
 import json

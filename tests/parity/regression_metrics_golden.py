@@ -73,7 +73,7 @@ class Inputs:
         return torch.rand(shape, generator=self.generator, dtype=torch.float64)
 
     def sizes(self):
-        """Sizes of three batches, the last of which has one sample."""
+        """Returns the sizes of three batches, the last of which has one sample."""
         return [self.integer(3, 15), self.integer(3, 15), 1]
 
 
@@ -166,7 +166,7 @@ def perplexity_groups(inputs):
 
 
 def binary_batches(inputs):
-    """Batches by a name that says what is special about them."""
+    """Maps a descriptive name to each list of batches."""
     sizes = inputs.sizes()
     scores = [inputs.uniform(size) for size in sizes]
     labels = [inputs.integer(0, 2, (size,)) for size in sizes]

@@ -50,7 +50,7 @@ class Recorder:
 
 
 def by_torch(make, kind="sgd"):
-    """The learning rate of each update in a loop that steps optimizer and scheduler alternately."""
+    """Returns the learning rate of each update in a loop that steps optimizer and scheduler alternately."""
     optimizer = make_optimizer(kind)
     scheduler = make(optimizer)
     recorder = Recorder(optimizer)
@@ -62,7 +62,7 @@ def by_torch(make, kind="sgd"):
 
 
 def by_torch_epochs(make, kind="sgd"):
-    """The learning rate of each update in a loop that steps the scheduler at the end of each epoch."""
+    """Returns the learning rate of each update in a loop that steps the scheduler at the end of each epoch."""
     optimizer = make_optimizer(kind)
     scheduler = make(optimizer)
     recorder = Recorder(optimizer)
@@ -78,7 +78,7 @@ def by_torch_epochs(make, kind="sgd"):
 
 
 def by_timm(make):
-    """The same in timm's style of loop: step_update after each update, step after each epoch."""
+    """Does the same with a loop in timm's style: step_update after each update, step after each epoch."""
     optimizer = make_optimizer()
     scheduler = make(optimizer)
     recorder = Recorder(optimizer)
@@ -94,7 +94,7 @@ def by_timm(make):
 
 
 def by_upstream(make):
-    """The values f(n), because pytorch-accelerated's own stepping uses f(0) twice."""
+    """Returns the values f(n), because pytorch-accelerated's own stepping uses f(0) twice."""
     optimizer = make_optimizer()
     scheduler = make(optimizer)
     recorder = Recorder(optimizer)
@@ -107,7 +107,7 @@ def by_upstream(make):
 
 
 def plateau_metric(epoch):
-    """Falls more and more slowly, with jumps. The numbers are exact."""
+    """Returns a metric that falls more and more slowly, with jumps. The numbers are exact."""
     return 1.0 + 64.0 / (1 << min(epoch // 8, 20)) + (epoch * 37 % 16) / 1024
 
 

@@ -57,7 +57,7 @@ def read_events(folder):
 
 
 def read_hparams_tab(folder):
-    """The rows of the HPARAMS tab: the configuration of each run and its newest metrics."""
+    """Returns the rows of the HPARAMS tab: the configuration of each run and its newest metrics."""
     runs = plugin_event_multiplexer.EventMultiplexer()
     runs.AddRunsFromDirectory(folder)
     runs.Reload()

@@ -50,7 +50,7 @@ def write_jpegs(folder):
         image.convert("L").save(folder / f"{name}-grey.jpg", quality=60)
         Image.fromarray(picture(width, height, 4), "CMYK").save(folder / f"{name}-cmyk.jpg", quality=90)
     exif = Image.Exif()
-    exif[0x0112] = 6  # asks for a rotation, which is not applied
+    exif[0x0112] = 6  # requests a rotation, which is not applied
     image.save(folder / "turned.jpg", exif=exif)
 
 

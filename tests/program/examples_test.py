@@ -22,7 +22,7 @@ import unittest_main  # noqa: E402
 BUILT_EXAMPLES = None
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
-# The table's numbers were computed by one thread on the CPU.
+# The table's numbers were computed with one thread on the CPU.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 ROW = re.compile(r"\| \[(.+?)\]\((.+?)\) \| .+ \| `(.+)` \| `(.+)` \|")
@@ -55,7 +55,7 @@ class Row:
         self.name, self.link, self.command, self.last_line = match.groups()
 
     def program(self):
-        """The last program of the command."""
+        """Returns the last program of the command."""
         return re.findall(re.escape(BUILT) + r"(\S+)", self.command)[-1]
 
     def run(self, folder):
@@ -76,7 +76,7 @@ def read_table():
 
 
 def numbers_agree(expected, found):
-    """Whether integers are equal, and other numbers close; processors round those differently (README.md)."""
+    """Returns whether integers are equal and other numbers are close. Processors round the latter differently."""
     if "e" in expected:
         return float(expected) / 10 <= float(found) <= float(expected) * 10
     if "." in expected:
@@ -85,7 +85,7 @@ def numbers_agree(expected, found):
 
 
 def lines_agree(expected, found):
-    """Whether texts are equal and numbers agree; "..." in `expected` matches anything."""
+    """Returns whether texts are equal and numbers agree. "..." in `expected` matches anything."""
     pattern = ""
     for i, piece in enumerate(NUMBER.split(expected)):
         pattern += NUMBER.pattern if i % 2 else re.escape(piece).replace(r"\.\.\.", ".*")
@@ -99,7 +99,7 @@ def last_line(output):
 
 
 class ExamplesTest(unittest.TestCase):
-    def test_every_command_ends_with_its_line(self):
+    def test_every_command_ends_with_the_expected_line(self):
         for row in read_table():
             with self.subTest(command=row.command), tempfile.TemporaryDirectory() as folder:
                 done = row.run(folder)
@@ -110,7 +110,7 @@ class ExamplesTest(unittest.TestCase):
                 found = last_line(done.stdout)
                 self.assertTrue(lines_agree(row.last_line, found), f"{row.last_line} != {found}")
 
-    def test_the_table_has_every_program(self):
+    def test_the_table_lists_every_program(self):
         programs = {
             path.relative_to(BUILT_EXAMPLES).as_posix()
             for path in BUILT_EXAMPLES.rglob("*")
@@ -118,7 +118,7 @@ class ExamplesTest(unittest.TestCase):
         }
         self.assertEqual({row.program() for row in read_table()}, programs)
 
-    def test_names_are_those_of_programs_and_links_lead_to_sources(self):
+    def test_rows_name_programs_and_link_to_their_sources(self):
         for row in read_table():
             with self.subTest(name=row.name):
                 self.assertEqual(pathlib.PurePath(row.program()).name, row.name)
@@ -129,7 +129,7 @@ class ExamplesTest(unittest.TestCase):
 
 
 class LinesAgreeTest(unittest.TestCase):
-    def test_numbers_may_be_rounded_otherwise(self):
+    def test_numbers_can_be_rounded_differently(self):
         for expected, found, agree in (
             ("loss: 0.500, 3 epochs", "loss: 0.519, 3 epochs", True),
             ("loss: 0.500, 3 epochs", "loss: 0.519, 4 epochs", False),

@@ -91,8 +91,8 @@ class ProgramTest(unittest.TestCase):
         self.path = pathlib.Path(self.folder.name)
 
     def command(self, options):
-        """Returns the command of a tiny run. In a name in `options`, '__' represents '.'; True is a switch,
-        a list gives an option several times, and None omits it."""
+        """Returns the command of a tiny run. In the names of `options`, '__' represents '.'. True sets a switch,
+        a list repeats the option, and None omits it."""
         merged = {
             "data": self.data,
             "model": "mlp",
@@ -172,7 +172,7 @@ class SuccessTest(ProgramTest):
         self.assertIn("eval_accuracy: ", done.stdout)
         self.assertNotIn("\r", done.stdout + done.stderr)
 
-    def test_help_names_groups_and_defaults(self):
+    def test_help_lists_groups_and_defaults(self):
         done = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True)
         self.assertEqual(done.returncode, 0)
         for text in ("Training:", "--train.num_epochs N (=5)", "adamw:lr=0.003", "--report-updates",
@@ -238,7 +238,7 @@ class SuccessTest(ProgramTest):
         self.assertEqual(events[-1]["reason"], "max_steps")
         self.assertIsNotNone(events[-1]["test_accuracy"])
 
-    def test_accumulation_makes_fewer_updates(self):
+    def test_accumulation_reduces_the_number_of_updates(self):
         events = self.reported(gradient_accumulation_steps=3, report_updates=True)
         self.assertEqual([epoch["updates"] for epoch in of_kind(events, "epoch")], [2, 4])
         self.assertEqual(len(losses(events)), 4)
@@ -246,7 +246,7 @@ class SuccessTest(ProgramTest):
         mean = (384 * losses(events)[0] + 256 * losses(events)[1]) / 640
         self.assertAlmostEqual(mean, of_kind(events, "epoch")[0]["train_loss_epoch"], places=12)
 
-    def test_the_same_seed_gives_the_same_run(self):
+    def test_the_same_seed_produces_the_same_run(self):
         runs = [self.reported(report_updates=True, model="cnn", seed=seed) for seed in (1, 1, 2)]
         for events in runs:
             for epoch in of_kind(events, "epoch"):
@@ -254,11 +254,11 @@ class SuccessTest(ProgramTest):
         self.assertEqual(runs[0], runs[1])
         self.assertNotEqual(losses(runs[0]), losses(runs[2]))
 
-    def test_workers_change_nothing(self):
+    def test_workers_do_not_change_the_run(self):
         runs = [self.reported(report_updates=True, workers=workers) for workers in (0, 2)]
         self.assertEqual(losses(runs[0]), losses(runs[1]))
 
-    def test_half_precision_stays_near_the_losses_of_float(self):
+    def test_half_precision_stays_close_to_the_losses_of_float(self):
         exact = losses(self.reported(report_updates=True))
         for precision, bound in ("bf16", 0.1), ("fp16", 0.02):
             found = losses(self.reported(report_updates=True, precision=precision))
@@ -266,14 +266,14 @@ class SuccessTest(ProgramTest):
             for a, b in zip(found, exact, strict=True):
                 self.assertAlmostEqual(a, b, delta=bound)
 
-    def test_graph_mode_changes_no_loss(self):
+    def test_graph_mode_does_not_change_the_losses(self):
         # Uses the CPU; all batches are full.
         runs = [self.reported(report_updates=True, limit_train=64, batch_size=16, execution_mode=mode)
                 for mode in ("eager", "graph")]
         self.assertEqual(len(losses(runs[0])), 8)
         self.assertEqual(losses(runs[0]), losses(runs[1]))
 
-    def test_augmentation_changes_the_images_alike_for_any_workers(self):
+    def test_augmentation_changes_the_images_independently_of_the_workers(self):
         plain = losses(self.reported(report_updates=True))
         augmented = [losses(self.reported(report_updates=True, augment="true", workers=workers))
                      for workers in (0, 2)]
@@ -347,7 +347,7 @@ class SignalTest(ProgramTest):
             time.sleep(0.02)
         return process
 
-    def test_a_signal_ends_the_run_in_order_however_often_it_comes(self):
+    def test_a_signal_ends_the_run_cleanly_even_if_it_is_repeated(self):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             with self.subTest(signal=number):
                 process = self.start()
@@ -357,7 +357,7 @@ class SignalTest(ProgramTest):
                 output, _ = process.communicate(timeout=60)
                 self.assertEqual(process.returncode, 128 + number, output)
                 self.assertIn("checkpoint: output/fashion_mnist.pt", output)
-                self.assertRegex(output, r"stopped on request after \d+ updates")
+                self.assertRegex(output, rf"stopped by signal {int(number)} \(.+\) after \d+ updates")
                 self.assertEqual(
                     self.read_report()[-1],
                     {"event": "end", "reason": "stop_request", "test_accuracy": None},
@@ -365,7 +365,7 @@ class SignalTest(ProgramTest):
                 self.assertEqual(self.files(), ["output/fashion_mnist.pt", "report.jsonl"])
         self.run_program(init_from="output/fashion_mnist.pt", max_updates=1)
 
-    def test_a_signal_after_the_reader_of_the_output_is_gone_saves_as_well(self):
+    def test_a_signal_saves_even_if_the_reader_of_the_output_has_ended(self):
         # Simulates Ctrl-C on `fashion_mnist | tee log`.
         process = self.start(progress="plain", save_every_epochs=1)
         process.stdout.close()
@@ -397,7 +397,7 @@ class OutputTest(ProgramTest):
         self.assertIn("the report is not complete", done.stderr)
         self.assertEqual(len(self.states()), 2)
 
-    def test_a_resumed_report_is_that_of_the_uninterrupted_run(self):
+    def test_a_resumed_report_equals_that_of_the_uninterrupted_run(self):
         options = dict(report_updates=True, scheduler="none")
         whole = self.reported(**options, max_updates=7)
         options["report"] = "report.jsonl"
@@ -435,7 +435,7 @@ class OutputTest(ProgramTest):
 
 
 class KilledRunTest(ProgramTest):
-    def test_a_killed_run_ends_in_the_same_bytes(self):
+    def test_a_killed_and_resumed_run_ends_with_the_same_bytes(self):
         self.run_program(**SETTINGS)
         expected = self.final_bytes()
         draw = random.Random(KILL_SEED)
@@ -472,7 +472,7 @@ class KilledRunTest(ProgramTest):
 
 
 class ResumeTest(ProgramTest):
-    def test_sigterm_saves_where_the_run_goes_on(self):
+    def test_sigterm_saves_a_state_from_which_the_run_resumes(self):
         self.run_program(**SETTINGS)
         expected = self.final_bytes()
         command = self.command({**SETTINGS, "resume_from": "latest", "progress": "plain",
@@ -490,18 +490,18 @@ class ResumeTest(ProgramTest):
         self.assertIn(f"Resumed training state from output/states/{states[0].name}", again)
         self.assertEqual(self.final_bytes(), expected)
 
-    def test_a_resumed_run_may_be_longer_if_it_is_allowed_to(self):
+    def test_a_resumed_run_can_be_longer_if_that_is_allowed(self):
         self.run_program(epochs=1, save_every_epochs=1)
         longer = {"epochs": 2, "resume_from": "latest"}
         self.assertIn("allow_changed_schedule_length", self.run_program(status=1, **longer))
         printed = self.run_program(**longer, allow_changed_schedule_length="true")
         self.assertIn("Resumed training state from output/states/", printed)
 
-    def test_latest_with_nothing_to_resume_says_so(self):
+    def test_latest_reports_that_there_is_nothing_to_resume(self):
         printed = self.run_program(resume_from="latest")
         self.assertIn("Nothing to resume in output/states; starting from the beginning", printed)
 
-    def test_a_damaged_newest_state_is_reported_and_the_one_before_it_used(self):
+    def test_a_damaged_newest_state_is_reported_and_the_previous_one_is_used(self):
         self.run_program(**SETTINGS, save_every_epochs=1, keep_last=3)
         expected = self.final_bytes()
         states = self.states()
@@ -542,7 +542,7 @@ class ResumeTest(ProgramTest):
 
 
 class WrongUsageTest(ProgramTest):
-    def test_wrong_usage_is_status_two(self):
+    def test_wrong_usage_exits_with_status_2(self):
         for options, message in (
             ({"epoch": 3}, "--epoch is not an option of fashion_mnist. Did you mean --epochs?"),
             ({"lr": True}, "--lr needs a value"),
@@ -563,7 +563,7 @@ class WrongUsageTest(ProgramTest):
                 self.assertIn(message, self.run_program(status=2, **options))
         self.assertEqual(self.files(), [])
 
-    def test_a_bad_config_line_is_named(self):
+    def test_an_error_names_the_invalid_config_line(self):
         for text, message in (
             ("lr=1e-3\n\nepochs\n", "run.conf:3: 'epochs' is not name=value"),
             ("epoch=3\n", "run.conf:1: 'epoch' is not an option of fashion_mnist. Did you mean"),
@@ -583,7 +583,7 @@ class SchedulerTest(ProgramTest):
         rates = [event["lr"][0] for event in of_kind(events, "update")]
         self.assertEqual(rates, [0.5] * 3 + [0.25] * 3 + [0.125] * 3 + [0.0625])
 
-    def test_one_cycle_reaches_its_end_with_the_run(self):
+    def test_one_cycle_ends_with_the_run(self):
         events = self.reported(
             report_updates=True, scheduler="one-cycle", lr=0.01, gradient_accumulation_steps=3,
             div_factor=10, final_div_factor=10,
@@ -613,7 +613,7 @@ class ErrorTest(ProgramTest):
             (folder / name).write_bytes(content)
         return folder
 
-    def test_bad_data_is_named_and_nothing_is_written(self):
+    def test_invalid_data_is_named_and_nothing_is_written(self):
         images, labels = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
         packed = "train-images-idx3-ubyte.gz"
         good = (self.data / images).read_bytes()
@@ -653,7 +653,7 @@ class ErrorTest(ProgramTest):
         self.assertIn("text.pt", self.run_program(status=1, init_from="text.pt"))
         self.assertNotIn("new.pt", self.files())
 
-    def test_an_unwritable_output_is_found_before_training(self):
+    def test_an_unwritable_output_is_reported_before_training(self):
         (self.path / "file").write_text("a file, not a folder")
         for option in ("report", "output_dir"):
             with self.subTest(option=option):
@@ -679,7 +679,7 @@ class ErrorTest(ProgramTest):
             ("stepp", 'there is no scheduler "stepp"; there are step, multi-step,'),
             ("step:stepsize=3", 'has no option "stepsize"'),
             ("step:step_size", "is not KEY=VALUE"),
-            ("step:step_size=3.5", "a count must be a whole number"),
+            ("step:step_size=3.5", "a count must be an integer"),
             ("step:gamma=-1", "gamma is -1"),
         ):
             with self.subTest(options):
@@ -693,7 +693,7 @@ class WatchingTest(ProgramTest):
         with open(self.path / name, newline="") as table:
             return list(csv.DictReader(table))
 
-    def test_callbacks_are_reached_by_name(self):
+    def test_callbacks_are_selected_by_name(self):
         output = self.run_program(
             metrics=METRICS,
             trackers="csv:path=run.csv",
@@ -730,7 +730,7 @@ class WatchingTest(ProgramTest):
         self.run_program(trackers=trackers("out/"),
                          track_run__every_n_updates=1, histograms_every_n_epochs=1)
         files = self.files()
-        # One file of the training, and one of the test after it.
+        # One file for the training, and one for the test after it.
         events = [name for name in files if "events.out.tfevents" in name]
         self.assertEqual({os.path.dirname(name) for name in events}, {"out/tb/fashion_mnist-1"})
         self.assertTrue([name for name in files if name.startswith("out/ml/") and "metrics/" in name])
@@ -742,7 +742,7 @@ class WatchingTest(ProgramTest):
         losses = [row for row in self.rows("out/run.csv") if row["name"] == "train_loss"]
         self.assertEqual([int(row["update"]) for row in losses], list(range(1, 11)))
 
-    def test_a_resumed_run_goes_on_in_the_same_table(self):
+    def test_a_resumed_run_continues_the_same_table(self):
         options = dict(trackers="csv:path=run.csv", track_run__every_n_updates=1, save_every_updates=3,
                        scheduler="none")
         self.run_program(max_updates=7, keep_last=9, **options)
@@ -753,7 +753,7 @@ class WatchingTest(ProgramTest):
         epochs = [int(row["epoch"]) for row in self.rows() if row["name"] == "train_loss_epoch"]
         self.assertEqual(epochs, [1, 2])
 
-    def test_low_overhead_prints_and_watches_nothing(self):
+    def test_low_overhead_neither_prints_nor_monitors(self):
         output = self.run_program(default_callbacks="false")
         self.assertNotIn("Starting", output)
         self.assertNotIn("epoch", output)
@@ -764,7 +764,7 @@ class WatchingTest(ProgramTest):
         self.assertEqual(self.files(), [])
         self.assertIn("test accuracy", output)
 
-    def test_states_of_a_named_callback_are_the_latest_to_resume(self):
+    def test_latest_finds_the_states_of_a_named_callback(self):
         options = dict(callbacks="save-training-state:every_n_epochs=1", scheduler="none")
         self.run_program(epochs=1, **options)
         output = self.run_program(resume_from="latest", epochs=2, **options)
@@ -775,7 +775,7 @@ class WatchingTest(ProgramTest):
         output = self.run_program(list="callbacks")
         self.assertIn("\nmodel-ema\n    decay=0.9999\n    warmup=true\n", output)
 
-    def test_bad_callbacks_are_wrong_usage(self):
+    def test_invalid_callbacks_are_wrong_usage(self):
         for callbacks, message in (
             ("no-such", 'there is no callback "no-such"; there are early-stopping,'),
             ("timer:hours=1", 'the callback timer has no option "hours"; it has minutes.'),
@@ -790,12 +790,12 @@ class WatchingTest(ProgramTest):
                 self.assertIn(message, self.run_program(status=2, callbacks=callbacks))
         self.assertEqual(self.files(), [])
 
-    def test_an_unknown_metric_to_watch_lists_what_is_recorded(self):
+    def test_an_error_for_an_unknown_metric_lists_the_recorded_ones(self):
         error = self.run_program(status=1, callbacks="early-stopping:monitor=eval_acc")
         self.assertIn('"eval_acc"', error)
         self.assertIn("eval_accuracy", error)
 
-    def test_an_unwritable_place_is_found_before_training(self):
+    def test_an_unwritable_path_is_reported_before_training(self):
         for tracker in trackers("/proc/no/such/"):
             with self.subTest(tracker):
                 error = self.run_program(status=1, report="report.jsonl", trackers=tracker)

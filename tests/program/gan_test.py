@@ -1,4 +1,4 @@
-"""A resumed GAN run equals the uninterrupted one: both networks and both optimizers.
+"""Checks that a resumed GAN run equals the uninterrupted one: both networks and both optimizers.
 
     python3 gan_test.py PATH/TO/gan PATH/TO/linkboy-checkpoint [unittest arguments]
 
@@ -34,7 +34,7 @@ def newest(states):
 
 
 class GanTest(unittest.TestCase):
-    def test_a_resumed_run_ends_as_the_whole_one(self):
+    def test_a_resumed_run_equals_the_uninterrupted_one(self):
         with tempfile.TemporaryDirectory() as folder:
             whole, parts = pathlib.Path(folder, "whole"), pathlib.Path(folder, "parts")
             last_line = train(whole, 40).splitlines()[-1]

@@ -89,7 +89,7 @@ class ListTest(ProgramTest):
         self.assertEqual(sorted(self.succeed("--list", path)), sorted(expected))
         self.assertEqual(sorted(self.succeed("--list", path, "--mmap")), sorted(expected))
 
-    def test_values_leave_out_nan(self):
+    def test_statistics_exclude_nan(self):
         nan = float("nan")
         path = self.file("a.safetensors", {"w": floats(nan, 1, 2.5, -2), "n": floats(nan),
                                            "e": floats(), "i": integers(*range(10)),
@@ -102,7 +102,7 @@ class ListTest(ProgramTest):
             "i": "int64 [10] 80 bytes min 0 max 9 mean 4.5 first [0, 1, 2, 3, 4, 5, 6, 7, ...]",
             "inf": "float32 [2] 8 bytes min 1 max inf mean inf first [inf, 1]"})
 
-    def test_values_of_every_dtype(self):
+    def test_values_of_every_dtype_are_listed(self):
         path = self.file("a.safetensors",
                          {name: (name, [2], bytes(2 * size)) for name, size in SIZES.items()})
         lines = dict(line.split(": ", 1) for line in self.succeed("--list", path, "--values")[:-1])
@@ -132,7 +132,7 @@ class ListTest(ProgramTest):
         path = self.file("a.safetensors", {"w": ("F32", [count], data)})
         self.assertIn("min 0 max 7 mean", self.succeed("--list", path, "--values", "--mmap")[0])
 
-    def test_escapes_what_a_terminal_would_obey(self):
+    def test_escapes_control_characters(self):
         path = self.file("a.safetensors", {"a\x1b[31m\nb": floats(1)},
                          {"k\u202e": 'tab\t quote" back\\ \x9b caf\u00e9'})
         self.assertEqual(self.succeed("--list", path)[:2],
@@ -150,7 +150,7 @@ class ListTest(ProgramTest):
 
 
 def write_pickle(path, pickle, records=()):
-    """A .pt file whose data.pkl is `pickle`."""
+    """Writes a .pt file whose data.pkl is `pickle`."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in [("data.pkl", b"\x80\x02" + pickle + b"."), *records]:
             archive.writestr("archive/" + name, data)
@@ -161,7 +161,7 @@ def text(value):
 
 
 def repeated_tensor(sizes, strides):
-    """A dict with a tensor in a storage of 4 bytes, and the record of the storage."""
+    """Returns the pickle of a dict with a tensor in a storage of 4 bytes, and the record of the storage."""
     def numbers(values):
         return b"(" + b"".join(b"\x8a\x08" + struct.pack("<q", v) for v in values) + b"t"
     storage = b"(" + text(b"storage") + b"ctorch\nFloatStorage\n" + text(b"0") + text(b"cpu") + b"K\x01tQ"
@@ -173,7 +173,7 @@ def repeated_tensor(sizes, strides):
 class HostileFileTest(ProgramTest):
     """Files that would use all memory or exceed the timeout of `run` if their cost were not bounded."""
 
-    def test_names_of_one_hash_are_refused(self):
+    def test_colliding_names_are_refused(self):
         names = colliding_names(40)
         path = self.file("a.safetensors", {}, dict.fromkeys(names, "x"))
         self.fail_with(1, "keys were chosen to exhaust the memory", "--list", path)
@@ -193,7 +193,7 @@ class HostileFileTest(ProgramTest):
         write_pickle(path, b"}" + text(b"k" * 1_000_000) + b"](" + b"N" * 20_000 + b"es")
         self.fail_with(1, "the paths of its values have more than", "--list", path)
 
-    def test_a_long_key_in_itself_takes_no_more_memory_than_its_path(self):
+    def test_a_long_nested_key_needs_no_more_memory_than_its_path(self):
         path, size = self.folder / "a.pt", 200_000
         nested = b"}" + text(b"k" * size) + b"q\x00" + b"}h\x00" * 119 + b"N" + b"s" * 120
         write_pickle(path, nested)
@@ -206,7 +206,7 @@ class HostileFileTest(ProgramTest):
         self.assertEqual(child.returncode, 1)
         self.assertLess(usage.ru_maxrss, 800_000)  # KiB; the libraries alone need half
 
-    def test_elements_that_a_file_does_not_have_are_not_walked_through(self):
+    def test_elements_that_a_file_does_not_contain_are_not_visited(self):
         path, target = self.folder / "a.pt", self.folder / "b.safetensors"
         write_pickle(path, *repeated_tensor([2**20, 2**20], [0, 0]))
         self.assertEqual(self.succeed("--list", path)[0],
@@ -218,14 +218,14 @@ class HostileFileTest(ProgramTest):
         write_pickle(path, *repeated_tensor([1000, 1000], [0, 0]))
         self.assertIn("min 0 max 0 mean 0", self.succeed("--list", path, "--values")[0])
 
-    def test_errors_do_not_reach_the_terminal_raw(self):
+    def test_errors_escape_control_characters(self):
         path = self.folder / "a.pt"
         write_pickle(path, b"cos\n\x1b]0;title\x07system\n)R")
-        self.fail_with(1, r'names the Python object "os.\x1b]0;title\x07system"', "--list", path)
+        self.fail_with(1, r'refers to the Python object "os.\x1b]0;title\x07system"', "--list", path)
 
 
 class ConvertTest(ProgramTest):
-    def test_there_and_back(self):
+    def test_a_conversion_can_be_reversed(self):
         first = self.file("a.safetensors", {"w": floats(1, 2), "model.b": integers(3)},
                           {"format": "pt"})
         middle, last = self.folder / "b.pt", self.folder / "c.safetensors"
@@ -245,17 +245,17 @@ class ConvertTest(ProgramTest):
         self.assertEqual(target.read_text(), "precious")
         self.succeed("--convert", first, "--to", target, "--force")
         self.assertEqual(self.succeed("--diff", first, "--with", target), ["equal"])
-        # The file is converted onto itself.
+        # Converts a file in place.
         self.succeed("--convert", first, "--to", first, "--force", "--mmap")
         self.assertEqual(self.succeed("--diff", first, "--with", target), ["equal"])
 
-    def test_a_part(self):
+    def test_converts_a_part(self):
         first = self.file("a.safetensors", {"model.w": floats(1), "other": floats(2)}, {"a": "b"})
         target = self.folder / "b.pt"
         self.succeed("--convert", first, "--to", target, "--key", "model")
         self.assertEqual(self.succeed("--list", target)[0], "w: float32 [1] 4 bytes")
 
-    def test_what_a_format_lacks_is_an_error(self):
+    def test_values_that_a_format_does_not_support_are_an_error(self):
         first = self.file("a.safetensors", {"w": ("U16", [1], bytes(2))})
         self.fail_with(1, '"w"', "--convert", first, "--to", self.folder / "b.pt")
         self.assertFalse((self.folder / "b.pt").exists())
@@ -268,7 +268,7 @@ class ConvertTest(ProgramTest):
 
 
 class DiffTest(ProgramTest):
-    def test_equal_files(self):
+    def test_equal_files_have_no_differences(self):
         nan = float("nan")
         quiet = struct.unpack("<f", struct.pack("<I", 0x7fc00001))[0]
         a = self.file("a.safetensors", {"w": floats(nan, 0.0, 1), "e": floats()})
@@ -292,7 +292,7 @@ class DiffTest(ProgramTest):
             f'only in "{b}": b: float32 [0] 0 bytes',
             "6 differences"])
 
-    def test_tolerance(self):
+    def test_the_tolerance_allows_small_differences(self):
         a = self.file("a.safetensors", {"w": floats(1, 2)})
         b = self.file("b.safetensors", {"w": floats(1.5, 2)})
         self.assertEqual(self.succeed("--diff", a, "--with", b, "--tolerance", "0.5"), ["equal"])
@@ -307,7 +307,7 @@ class DiffTest(ProgramTest):
             self.assertEqual(self.differ("--diff", a, "--with", b, "--tolerance", "1e300")[0],
                              "w: values differ by up to inf in 1 of 1 elements")
 
-    def test_large_integers(self):
+    def test_large_integers_are_compared_exactly(self):
         a = self.file("a.safetensors", {"w": integers(2**53, 2**63 - 1)})
         b = self.file("b.safetensors", {"w": integers(2**53 + 1, 2**63 - 1)})
         self.assertEqual(self.differ("--diff", a, "--with", b)[0],
@@ -315,7 +315,7 @@ class DiffTest(ProgramTest):
 
 
 class ErrorTest(ProgramTest):
-    def test_wrong_usage(self):
+    def test_wrong_usage_exits_with_status_2(self):
         path = self.file("a.safetensors", {"w": floats(1)})
         for arguments, message in (
             ([], "0 of --list, --convert and --diff"),
@@ -334,10 +334,10 @@ class ErrorTest(ProgramTest):
             with self.subTest(arguments=arguments):
                 self.fail_with(2, message, *arguments)
 
-    def test_help_names_the_exit_statuses(self):
+    def test_help_lists_the_exit_statuses(self):
         self.assertIn("3 the files differ", " ".join(" ".join(self.succeed("--help")).split()))
 
-    def test_missing_and_damaged_files(self):
+    def test_missing_and_damaged_files_are_errors(self):
         whole = self.file("a.safetensors", {"w": floats(1, 2)})
         checkpoint = self.folder / "a.pt"
         self.succeed("--convert", whole, "--to", checkpoint)
@@ -355,7 +355,7 @@ class ErrorTest(ProgramTest):
         self.fail_with(1, "folder", "--list", self.folder)
 
     @unittest.skipUnless(os.path.exists("/dev/full"), "there is no /dev/full")
-    def test_output_that_cannot_be_written(self):
+    def test_output_that_cannot_be_written_is_an_error(self):
         path = self.file("a.safetensors", {"w": floats(1)})
         with open("/dev/full", "w") as full:
             done = subprocess.run([PROGRAM, "--list", path], stdout=full, stderr=subprocess.PIPE,
@@ -389,7 +389,7 @@ class PythonTest(ProgramTest):
         return subprocess.run([PYTHON, "-W", "ignore", "-c", "import torch\n" + program],
                               check=True, capture_output=True, text=True, timeout=120).stdout
 
-    def test_lists_every_kind(self):
+    def test_lists_every_kind_of_value(self):
         lines = self.succeed("--list", self.python_file)
         self.assertEqual(lines, [
             "model.w: float32 [3, 2] 24 bytes", "model.b: float16 [2] 4 bytes",
@@ -403,7 +403,7 @@ class PythonTest(ProgramTest):
         self.assertIn("min False max True mean 0.5 first [True, False]", text)
         self.assertIn("12582912 bytes min 1 max 1 mean 1 first", text)
 
-    def test_keys(self):
+    def test_a_key_selects_a_part(self):
         for key, line in (("model", "w: float32 [3, 2] 24 bytes"),
                           ("optimizer.state.0", "step: float32 [] 4 bytes")):
             self.assertEqual(self.succeed("--list", self.python_file, "--key", key)[0], line)
@@ -424,7 +424,7 @@ class PythonTest(ProgramTest):
         self.assertEqual(self.succeed("--diff", self.python_file, "--with", target,
                                       "--key", "model"), ["equal"])
 
-    def test_python_reads_what_is_converted(self):
+    def test_python_reads_converted_files(self):
         target = self.folder / "a.pt"
         self.succeed("--convert", self.python_file, "--to", target)
         self.assertEqual(self.succeed("--diff", self.python_file, "--with", target), ["equal"])
@@ -432,7 +432,7 @@ class PythonTest(ProgramTest):
                                      "print(c['model']['w'].tolist(), c['epoch'], c['none'])"),
                          "[[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]] 3 None\n")
 
-    def test_names_that_collide(self):
+    def test_names_that_collide_are_refused_in_a_conversion(self):
         target = self.folder / "a.safetensors"
         self.fail_with(1, 'two values become "a.b"', "--convert", self.colliding_file, "--to",
                        target)

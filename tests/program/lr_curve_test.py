@@ -24,7 +24,7 @@ def run(*arguments):
 
 
 class LrCurveTest(unittest.TestCase):
-    def test_output_that_is_lost_is_an_error(self):
+    def test_output_that_cannot_be_written_is_an_error(self):
         for arguments in ([], ["--help"]):
             with self.subTest(arguments=arguments), open("/dev/full", "w") as full:
                 done = subprocess.run(
@@ -57,7 +57,7 @@ class LrCurveTest(unittest.TestCase):
                          ["         1 |*", "           | *", "           |  *",
                           "         0 |   *"], done.stdout)
 
-    def test_mistakes_are_wrong_usage(self):
+    def test_invalid_arguments_are_wrong_usage(self):
         for arguments, message in (
             (["--scheduler", "stepp"], "one of step, multi-step,"),
             (["--scheduler", "multi-step"], "multi-step's milestones is missing"),

@@ -1,5 +1,5 @@
-"""Checks the progress bar as a user sees it: in pseudo-terminals of several widths, in one that
-cannot draw, and in a file.
+"""Checks the progress bar as a user sees it: in pseudo-terminals of several widths, in a dumb
+terminal, and in a file.
 
     python3 progress_bar_test.py PATH/TO/fashion_mnist [unittest arguments]
 
@@ -103,7 +103,7 @@ class ProgressBarTest(unittest.TestCase):
                 bars = [line for line in screen.overlong if "%" in line]
                 self.assertEqual(bars, [])
 
-    def test_each_width_shows_what_it_has_room_for(self):
+    def test_each_width_shows_the_parts_that_fit(self):
         for columns, parts in (
             (40, ["loss"]),
             (80, ["70/70", "loss", "samples/s"]),
@@ -154,7 +154,7 @@ class ProgressBarTest(unittest.TestCase):
         # The interval of plain lines is much longer than an epoch of this run.
         self.assertEqual(len(re.findall(r"^epoch 1 +\d+%", text, re.MULTILINE)), 1)
 
-    def test_a_stop_leaves_the_cursor_on_a_line_of_its_own(self):
+    def test_a_stop_leaves_the_cursor_on_a_new_line(self):
         screen = self.screen_of(80, "--max-updates", "75")
         self.assertEqual(screen.lines[-1], "")
 

@@ -1,4 +1,4 @@
-"""A run ends with the same bytes (checkpoint, and report except times) however it is executed.
+"""Checks that a run always ends with the same bytes (checkpoint, and report except times).
 
     python3 same_bytes_test.py PATH/TO/fashion_mnist [BUILT_OTHERWISE...]
 

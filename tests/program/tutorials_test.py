@@ -93,7 +93,7 @@ class StepsTest(unittest.TestCase):
             with self.subTest(expected=expected, found=found):
                 self.assertEqual(outputs_agree(expected, found), agree)
 
-    def test_the_output_of_a_command_is_seen(self):
+    def test_the_standard_output_of_a_command_is_captured(self):
         done, found = run(Step("echo a; echo b >&2; exit 3", []), "/")
         self.assertEqual((done.returncode, found), (3, ["a"]))
 

@@ -74,18 +74,18 @@ TEST_F(SimulationTest, CopiesThatOverlapWithOtherStreamsAreCounted) {
   auto before = copies();
   write(first_);
   copy(other_memory_, pinned.data_ptr(), kSize, first_);
-  EXPECT_EQ(copies() - before, 0) << "behind the work";
+  EXPECT_EQ(copies() - before, 0) << "on the same stream as the work";
   record(first_);
   wait(second_);
   before = copies();
   copy(other_memory_, pinned.data_ptr(), kSize, second_);
-  EXPECT_EQ(copies() - before, 0) << "ordered behind it";
+  EXPECT_EQ(copies() - before, 0) << "ordered after the work by an event";
   write(first_);
   copy(other_memory_, pinned.data_ptr(), kSize, second_);
   EXPECT_EQ(copies() - before, 1);
   expect_ok(cudaDeviceSynchronize());
   copy(other_memory_, pinned.data_ptr(), kSize, second_);
-  EXPECT_EQ(copies() - before, 1) << "the host has waited for all";
+  EXPECT_EQ(copies() - before, 1) << "the host has waited for all work";
 }
 
 TEST_F(SimulationTest, CopiesAndWaitsAreCounted) {

@@ -2,7 +2,7 @@
 
     python3 lost_rank_test.py PATH/TO/fashion_mnist LIBRARIES_TO_PRELOAD [unittest arguments]
 
-In fp16 the others may wait for the device when it happens.
+In fp16, the other ranks may be waiting for the device at that time.
 """
 
 import pathlib
@@ -34,7 +34,7 @@ class LostRankTest(fault_test.FaultTest):
                 processes[victim].kill()
                 self.assert_names(victim, processes, 5 + fault_test.SLACK)
 
-    def test_a_killed_rank_is_named_at_once_if_nccl_notices_it(self):
+    def test_a_killed_rank_is_named_immediately_if_nccl_detects_it(self):
         for victim in (1, 0):
             with self.subTest(victim=victim):
                 processes = self.start_on_devices(60, has_network=True, folder=f"victim{victim}")

@@ -42,7 +42,7 @@ std::shared_ptr<Event> record_event(Stream& stream);
 /// allocated. If other streams were recorded for the memory, it is reused only after their work.
 c10::Allocator& device_allocator();
 void record_stream(const c10::DataPtr& memory, c10::Stream stream);
-/// Changes the size of a storage. The contents are kept as far as they fit.
+/// Changes the size of a storage. Keeps the contents as far as they fit.
 void resize_storage(c10::StorageImpl& storage, std::size_t size);
 
 /// Keeps page-locked memory until the work that is queued on `stream` so far is done.

@@ -130,7 +130,7 @@ TEST(TrainingTest, HalfPrecisionTrains) {
     const Result half = train_on("simulated", precision);
     EXPECT_LT(mean_loss(half, kEpochs - 1), mean_loss(half, 0));
     EXPECT_NEAR(mean_loss(half, kEpochs - 1), mean_loss(full, kEpochs - 1), 0.02);
-    EXPECT_FALSE(bit_equal(half.weights, full.weights)) << "autocast did nothing";
+    EXPECT_FALSE(bit_equal(half.weights, full.weights)) << "autocast had no effect";
   }
 }
 
@@ -272,7 +272,7 @@ TEST(TrainingTest, MemoryMonitorRecordsThePeakOfEachEpoch) {
   ASSERT_EQ(peak.size(), 2);
   EXPECT_GE(peak[0] - peak[1], 31.0);
   EXPECT_GT(peak[1], 0.0);
-  EXPECT_GE(device_peak(trainer.device())->reserved_mib, 32.0) << "it is kept";
+  EXPECT_GE(device_peak(trainer.device())->reserved_mib, 32.0) << "freed memory is kept";
   empty_device_cache(trainer.device());
   reset_device_peak(trainer.device());
   EXPECT_LT(device_peak(trainer.device())->reserved_mib, 31.0);

@@ -63,7 +63,7 @@ def main():
         if owner in public and not ("detail" in scopes and owner in private):
             wrong.append(name)
     for name in wrong:
-        print(f"hidden in a shared library, though a public header declares it: {name}; "
+        print(f"hidden in a shared library although a public header declares it: {name}; "
               "put LINKBOY_API in front of it or of its class")
     print(f"{len(needed)} symbols needed, {len(hidden)} of them private, {len(wrong)} wrongly hidden")
     return 1 if wrong else 0

@@ -46,7 +46,7 @@ def offences(root, fewest_rows=FEWEST_ROWS):
     for where, row in rows:
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
         if len(cells) != 3 or not all(cells):
-            yield f"{where} has {len(cells)} cells, or an empty one; three with text are expected"
+            yield f"{where} has {len(cells)} cells, or an empty one; there must be three with text"
             continue
         named = re.findall(r"`([^`]*)`", cells[2])
         if not named:
@@ -90,16 +90,16 @@ class CheckFeaturesTest(unittest.TestCase):
         [found] = self.offences("| a | b | `docs/none.md` |")
         self.assertIn("names docs/none.md, which does not exist", found)
 
-    def test_a_placeholder_is_an_offence_with_and_without_quotes(self):
+    def test_a_placeholder_is_a_violation_with_and_without_quotes(self):
         self.assertEqual(len(self.offences("| a | b | TODO-LATER |")), 2)
         self.assertEqual(len(self.offences("| a | b | `TODO-LATER` |")), 1)
         self.assertEqual(len(self.offences("| a | b | `PlainTest.Works`, TODO-LATER |")), 1)
 
-    def test_a_row_without_all_its_cells_is_an_offence(self):
+    def test_a_row_with_missing_cells_is_a_violation(self):
         for row in ("| a | b |", "| a | | `PlainTest.Works` |", "| a | b | |"):
             self.assertEqual(len(self.offences(row)), 1, row)
 
-    def test_a_table_that_is_not_there_is_an_offence(self):
+    def test_a_missing_table_is_a_violation(self):
         [found] = self.offences("| a | b | `PlainTest.Works` |", fewest_rows=2)
         self.assertIn("have 1 rows", found)
 
@@ -108,7 +108,7 @@ def main():
     if sys.argv[1:] == ["--self-test"]:
         unittest.main(argv=sys.argv[:1])
     found = list(offences(pathlib.Path(sys.argv[1])))
-    print("\n".join(found) or "every feature names what shows it")
+    print("\n".join(found) or "every feature names an existing test or page")
     return 1 if found else 0
 
 

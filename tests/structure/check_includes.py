@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that the folders follow the architecture:
 
-- every folder is on a floor, and its files include only files of the same folder and of lower floors;
+- every folder is in a layer, and its files include only files of the same folder and of lower layers;
 - a scheduler includes only headers of the folders in SEES;
 - headers of CUDA, NCCL, Gloo and c10d are included only in src/;
 - <linkboy/FOLDER.hpp> includes all public headers of FOLDER, and <linkboy/linkboy.hpp> everything;
@@ -14,8 +14,8 @@ import pathlib
 import re
 import sys
 
-# From the lowest floor to the highest. Folders on the same floor do not include each other.
-FLOORS = ["util",
+# From the lowest layer to the highest. Folders in the same layer do not include each other.
+LAYERS = ["util",
           "checkpoint",
           "model data tracking profiling",
           "run memory",
@@ -26,11 +26,11 @@ FLOORS = ["util",
           "fine_tuning",
           "callbacks schedulers vision",
           "cli"]
-FLOOR = {folder: floor for floor, folders in enumerate(FLOORS) for folder in folders.split()}
-# The floors of headers directly in include/linkboy. All others there are umbrella headers.
+LAYER = {folder: layer for layer, folders in enumerate(LAYERS) for folder in folders.split()}
+# The layers of headers directly in include/linkboy. All others there are umbrella headers.
 ROOT_HEADERS = {"error": "util", "export": "util", "version": "util", "model": "model", "loss_function": "model",
                 "callback": "run", "scheduler": "run", "accelerator": "accelerator", "engine": "accelerator", "trainer": "trainer"}
-# Headers on a lower floor than their folder, which can include only what that floor allows.
+# Headers in a lower layer than their folder, which can include only what that layer allows.
 LOWER = {"callbacks/default_callbacks.hpp": "run"}
 SEES = {"schedulers": {"schedulers", "run", "extend", "util"}}
 SIBLINGS = ("callbacks", "metrics", "schedulers")  # headers and sources in one top-level folder
@@ -58,15 +58,15 @@ def offences(root):
         folder = folder_of(name)
         if folder is None and name.startswith("include/linkboy/"):
             continue  # an umbrella header
-        if folder not in FLOOR:
-            yield f"{name} stands in no folder of {sorted(FLOOR)}"
+        if folder not in LAYER:
+            yield f"{name} is not in a folder of {sorted(LAYER)}"
             continue
         for bracket, target in INCLUDE.findall(file.read_text()):
             if bracket == "<":
                 if target.startswith("linkboy/"):
                     yield f"{name} includes <{target}>; write it in quotes"
                 if SYSTEM_IN_SRC_ONLY.search(target) and not name.startswith("src/"):
-                    yield f"{name} includes {target}, which belongs in src/ only"
+                    yield f"{name} includes {target}, which only src/ may include"
                 continue
             if "/" not in target:
                 target = f"{folder}/{target}"
@@ -74,12 +74,12 @@ def offences(root):
                 yield f"{name} includes the private {target}"
                 continue
             other = folder_of(target)
-            if other not in FLOOR:
-                yield f"{name} includes {target}, which is an umbrella or stands in no folder"
+            if other not in LAYER:
+                yield f"{name} includes {target}, which is an umbrella header or not in a folder"
             elif other not in SEES.get(folder, {other}):
-                yield f"{name} includes {target}; it sees {sorted(SEES[folder])} only"
-            elif other != folder and FLOOR[other] >= FLOOR[folder]:
-                yield f"{name} includes {target}, which does not stand below it"
+                yield f"{name} includes {target}; it may only include {sorted(SEES[folder])}"
+            elif other != folder and LAYER[other] >= LAYER[folder]:
+                yield f"{name} includes {target}, which is not in a lower layer"
 
 
 def missing_from_umbrellas(root):
@@ -90,7 +90,7 @@ def missing_from_umbrellas(root):
         included = set(INCLUDE.findall(path.read_text())) if path.exists() else set()
         for header in sorted(headers):
             if ('"', header) not in included:
-                yield f"include/linkboy/{umbrella} lacks {header}"
+                yield f"include/linkboy/{umbrella} does not include {header}"
 
     folders = [folder for folder in public.iterdir() if folder.is_dir()] + [root / name for name in SIBLINGS]
     for folder in folders:
@@ -107,14 +107,14 @@ def too_long(root):
         for file in files:
             count = len(file.read_text().splitlines())
             if count > most:
-                yield (f"{file.relative_to(root).as_posix()} has {count} lines, and at most {most} are allowed; "
+                yield (f"{file.relative_to(root).as_posix()} has {count} lines; at most {most} are allowed; "
                        "split it by subject")
 
 
 def main():
     root = pathlib.Path(sys.argv[1])
     found = [*offences(root), *missing_from_umbrellas(root), *too_long(root)]
-    print("\n".join(found) or "all includes point downwards, and no file is too long")
+    print("\n".join(found) or "all includes follow the architecture, and no file is too long")
     return 1 if found else 0
 
 

@@ -1,4 +1,4 @@
-"""Fails for wordings that docs/style.md advises against, and for torn or overlong comments.
+"""Finds wordings that docs/style.md advises against, and torn or overlong comments. Fails if there are any.
 
     python3 check_language.py ROOT [PREFIX...] [--count]
 

@@ -37,7 +37,7 @@ mutation.call_main()
 
 
 class MutationTest(unittest.TestCase):
-    def test_an_interrupted_run_ends_with_all_that_it_has_started(self):
+    def test_an_interrupted_run_ends_all_processes_that_it_has_started(self):
         with tempfile.TemporaryDirectory() as folder:
             process = subprocess.Popen([sys.executable, "-c", STAND_INS, SCRIPT, folder], text=True,
                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

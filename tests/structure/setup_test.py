@@ -91,7 +91,7 @@ class SetupTest(unittest.TestCase):
         self.assert_error("neither XDG_CACHE_HOME nor HOME is set", XDG_CACHE_HOME="", HOME="")
         self.assertFalse(self.cache.exists())
 
-    def test_releases_from_the_oldest_on_may_be_chosen(self):
+    def test_any_supported_release_can_be_selected(self):
         for version in ("2.11.0", "2.15.0", "2.11.0+cpu", "3.0.1"):
             venv = self.cache / f"torch-{version}"
             venv.mkdir(parents=True)
@@ -103,7 +103,7 @@ class SetupTest(unittest.TestCase):
         (self.cache / "setup.log").mkdir()  # because root can write to any file
         self.assert_error(f"setup.log in {self.cache} cannot be written", "XDG_CACHE_HOME", "Torch_DIR")
 
-    def test_what_is_there_is_skipped(self):
+    def test_installed_parts_are_skipped(self):
         self.complete_wheel()
         status, output = self.setup()
         self.assertEqual(status, 0, output)
@@ -121,7 +121,7 @@ class SetupTest(unittest.TestCase):
     def test_a_wrong_torch_dir_is_an_error(self):
         self.assert_error("Torch_DIR is /nowhere", "TorchConfig.cmake", "share/cmake/Torch", Torch_DIR="/nowhere")
 
-    def test_other_systems_get_the_names_of_the_packages(self):
+    def test_other_systems_get_a_list_of_the_packages(self):
         (self.bin / "dpkg-query").unlink()
         self.assert_error("not a Debian-like system", "libgloo-dev", "by hand", "Torch_DIR")
 
@@ -158,7 +158,7 @@ class SetupTest(unittest.TestCase):
         self.stand_in("python3", '[ "$1" = --version ] && echo Python 3.9.2; exit 1')
         self.assert_error("Python 3.9.2", "needs Python 3.10", "Torch_DIR")
 
-    def test_an_interrupted_install_is_made_again(self):
+    def test_an_interrupted_install_is_repeated(self):
         # Makes an environment whose first call of pip fails.
         (self.folder / "python").write_text(f"""#!/usr/bin/env bash
             if [ "$2" = pip ] && [ -e {self.folder}/offline ]; then echo ERROR: no route >&2; exit 1; fi""")
@@ -176,7 +176,7 @@ class SetupTest(unittest.TestCase):
         self.assertFalse((self.venv / "left-over").exists())
         self.assertIn("skip: LibTorch 2.11.0", self.setup()[1])
 
-    def test_what_tests_compare_with_is_installed_by_its_hashes(self):
+    def test_peers_are_installed_with_hashes(self):
         self.complete_wheel()
         (self.venv / "bin").mkdir()
         python = self.venv / "bin/python"
@@ -252,7 +252,7 @@ class SetupTest(unittest.TestCase):
         self.assertEqual(result.stdout, "")
         self.assertIn(f"quickstart: error: {checkout} cannot be written to; copy it", result.stderr)
 
-    def test_progress_takes_one_line_of_a_terminal(self):
+    def test_progress_uses_one_line_of_a_terminal(self):
         leader, terminal = pty.openpty()
         command = "for i in 1 2 3; do echo [$i/3] a source with a long name; sleep 0.7; done"
         process = subprocess.Popen(

@@ -4,7 +4,7 @@ import itertools
 
 
 def colliding_names(count):
-    """Returns texts of 16 characters with the same std::hash (that of libstdc++, which has no secret)."""
+    """Returns texts of 16 characters with the same std::hash (libstdc++'s hash does not use a secret)."""
     mask, multiplier = (1 << 64) - 1, 0xC6A4A7935BD1E995
     inverse = pow(multiplier, -1, 1 << 64)
     seed, target, names = 0xC70F6907 ^ (16 * multiplier & mask), 0x0123456789ABCDEF, []

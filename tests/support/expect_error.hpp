@@ -6,14 +6,18 @@
 
 #include "linkboy/error.hpp"
 
-/// Expects that `statement` throws linkboy::Error with a message that contains `substring`.
-#define EXPECT_ERROR(statement, substring)                                                    \
-  do {                                                                                        \
-    try {                                                                                     \
-      statement;                                                                              \
-      ADD_FAILURE() << #statement " threw nothing; expected linkboy::Error: " << (substring); \
-    } catch (const ::linkboy::Error& error) {                                                 \
-      EXPECT_NE(std::string(error.what()).find(substring), std::string::npos)                 \
-          << "the message is: " << error.what() << "\nit must contain: " << (substring);      \
-    }                                                                                         \
+/// Expects that `statement` throws this class with a message that contains `substring`.
+#define EXPECT_ERROR_AS(Class, statement, substring)                                      \
+  do {                                                                                    \
+    try {                                                                                 \
+      statement;                                                                          \
+      ADD_FAILURE() << #statement " threw nothing; expected " #Class ": " << (substring); \
+    } catch (const Class& error) {                                                        \
+      EXPECT_NE(std::string(error.what()).find(substring), std::string::npos)             \
+          << "the message is: " << error.what() << "\nit must contain: " << (substring);  \
+    }                                                                                     \
   } while (false)
+
+#define EXPECT_ERROR(statement, substring) EXPECT_ERROR_AS(::linkboy::Error, statement, substring)
+#define EXPECT_OPTION_ERROR(statement, substring) \
+  EXPECT_ERROR_AS(::linkboy::OptionError, statement, substring)

@@ -36,7 +36,7 @@ struct Corpus {
 };
 
 /// Splits a text into paragraphs at blank lines, and the paragraphs into pieces of at most `length`
-/// bytes. Every tenth paragraph is held out for `eval`, in which each byte is predicted once. The
+/// bytes. Every tenth paragraph is held out for `eval`, where each byte is predicted once. The
 /// pieces in `train` overlap, so that the same byte occurs at several positions.
 ///
 /// @throws linkboy::Error if the file cannot be read or has fewer than ten paragraphs.

@@ -51,7 +51,7 @@ std::optional<Options> parse_options(const std::string& program, const std::stri
       .add("epochs", "N", &options.epochs, "Passes over the training images.",
            cli::in_range(1, kMaxCount))
       .add("max-updates", "N", &options.max_updates,
-           "Updates in the whole run; replaces the number of epochs.", cli::in_range(1, kMaxCount))
+           "Total number of updates; overrides the number of epochs.", cli::in_range(1, kMaxCount))
       // The ResNet's last feature maps are 1 x 1, and batch norm needs two values per channel.
       .add("batch-size", "N", &options.batch_size, "Images per batch of each process.",
            cli::in_range(2, kMaxCount))
@@ -84,7 +84,7 @@ linkboy::DataLoaderOptions train_loader_options(const Options& options, const Im
 linkboy::DataLoaderOptions test_loader_options(const Options& options) {
   return {.batch_size = options.batch_size,
           .num_workers = options.num_workers,
-          // Each image counts once, so some processes may have one batch less than others.
+          // Each image counts once, so some processes may have one batch fewer than others.
           .even_batches = false,
           .transform = normalise_pixels()};
 }

@@ -19,8 +19,8 @@ constexpr int64_t kNumClasses = 10;
 constexpr int64_t kNumTrainFiles = 5;
 constexpr int kImageSide = 32;
 
-/// Produces the same random numbers with every standard library. The distributions of the standard
-/// do not guarantee that.
+/// Produces the same random numbers with every standard library. The standard's distributions do
+/// not guarantee that.
 class ShapeRandom {
  public:
   ShapeRandom(uint64_t seed, int64_t file_number) {

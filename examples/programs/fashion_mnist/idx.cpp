@@ -105,7 +105,7 @@ at::Tensor read_idx(const std::filesystem::path& path, int64_t num_dimensions,
   for (int64_t i = 0; i < num_dimensions; ++i) {
     const uint32_t size = big_endian(header.data() + 4 + 4 * i);
     LINKBOY_CHECK(!__builtin_mul_overflow(extent, std::max<uint32_t>(size, 1), &extent), path,
-                  " names a size that no file can have.", kRestore);
+                  " has a header with a size that no file can have.", kRestore);
     count *= size;
     sizes.push_back(size);
   }
@@ -113,10 +113,10 @@ at::Tensor read_idx(const std::filesystem::path& path, int64_t num_dimensions,
   if (check_sizes) check_sizes(sizes);
   std::vector<uint8_t> bytes = read_bytes(file, count);
   LINKBOY_CHECK(bytes.size() == count, path, " is truncated: it has ", bytes.size(), " of the ",
-                count, " bytes that its header names.", kRestore);
+                count, " bytes that its header specifies.", kRestore);
   uint8_t extra = 0;
   LINKBOY_CHECK(file.read(&extra, 1) == 0, path, " is longer than the ", count,
-                " bytes that its header names.", kRestore);
+                " bytes that its header specifies.", kRestore);
   return to_tensor(std::move(bytes), sizes);
 }
 
@@ -141,7 +141,7 @@ Split load_split(const std::filesystem::path& directory, const std::string& pref
   // Checks the sizes before decompression, because a small file can claim very large images.
   at::Tensor images = read_idx(images_path, 3, [&](const std::vector<int64_t>& sizes) {
     LINKBOY_CHECK(sizes[1] == kImageSize && sizes[2] == kImageSize, images_path,
-                  " holds images of shape ", c10::str(c10::IntArrayRef(sizes).slice(1)),
+                  " contains images of shape ", c10::str(c10::IntArrayRef(sizes).slice(1)),
                   "; they must be 28 x 28.", kRestore);
   });
   at::Tensor labels = read_idx(labels_path, 1);

@@ -30,7 +30,7 @@ using CheckSizes = std::function<void(const std::vector<int64_t>& sizes)>;
 
 /// Reads an array of bytes from an idx file, gzipped or not.
 ///
-/// @param check_sizes  If it is null, a gzipped file can take up to 1030 times its size in memory.
+/// @param check_sizes  If it is null, a gzipped file can use up to 1030 times its size in memory.
 /// @return A uint8 tensor with `num_dimensions` dimensions.
 /// @throws linkboy::Error if the file cannot be read, is not an idx file of bytes with
 ///         `num_dimensions` dimensions, is damaged, or is shorter or longer than its header says.
@@ -45,11 +45,11 @@ std::filesystem::path find_idx(const std::filesystem::path& directory, const std
 /// Reads `PREFIX-images-idx3-ubyte` and `PREFIX-labels-idx1-ubyte`.
 ///
 /// @param prefix  "train" or "t10k".
-/// @param limit  Number of samples to return, from the first on. If not set, returns all of them.
-///        Must be at least 1.
+/// @param limit  Number of samples to return, starting with the first. If not set, returns all of
+///        them. Must be at least 1.
 /// @throws linkboy::OptionError if `limit` is less than 1; linkboy::Error in the cases of
-///         `find_idx` and `read_idx`, and if the images are not 28 x 28, there are none or fewer
-///         than `limit`, images and labels differ in number, or a label is above 9.
+///         `find_idx` and `read_idx`, and if the images are not 28 x 28, if there are no images or
+///         fewer than `limit`, if images and labels differ in number, or if a label is above 9.
 Split load_split(const std::filesystem::path& directory, const std::string& prefix,
                  std::optional<int64_t> limit = std::nullopt);
 

@@ -33,8 +33,8 @@ struct ReportOptions {
 /// and non-finite values are null. Each line is passed to the operating system before the run
 /// continues. If a line cannot be written, prints an error and writes no more lines.
 ///
-/// @note With updates, waits for a CUDA device after each of them. Place it after the callbacks
-///       that record metrics.
+/// @note If updates are reported, waits for a CUDA device after each of them. Place it after the
+///       callbacks that record metrics.
 class Report : public linkboy::Callback {
  public:
   /// @param append  If true, keeps the file's content, for a resumed run: the lines that were

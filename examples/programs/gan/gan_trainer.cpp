@@ -21,7 +21,8 @@ linkboy::StepOutput GanTrainer::calculate_train_batch_loss(const linkboy::Batch&
   const at::Tensor fake = gan_(at::randn({real.size(0), kNoiseSize}, real.options()));
 
   // One backward pass of the sum computes each network's gradient from its own loss only: detach()
-  // excludes the generator from the first loss, requires_grad the discriminator from the second.
+  // excludes the generator from the first loss, and requires_grad excludes the discriminator from
+  // the second.
   const at::Tensor loss_discriminator = (at::softplus(-gan_->discriminator->forward(real)) +
                                          at::softplus(gan_->discriminator->forward(fake.detach())))
                                             .mean();

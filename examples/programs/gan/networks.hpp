@@ -11,8 +11,8 @@ inline constexpr int64_t kNoiseSize = 8;
 
 torch::nn::Sequential make_mlp(int64_t num_inputs, int64_t num_outputs);
 
-/// Holds both networks in one module, so that checkpoints contain both and both move to the device.
-/// `forward` runs the generator only: it maps noise [N, kNoiseSize] to points [N, 2].
+/// Combines both networks in one module, so that checkpoints contain both and both move to the
+/// device. `forward` runs the generator only: it maps noise [N, kNoiseSize] to points [N, 2].
 class GanImpl : public torch::nn::Module {
  public:
   GanImpl() {

@@ -16,7 +16,7 @@
 namespace linkboy_checkpoint {
 namespace {
 
-// A bool in a list takes one byte of the file, but its path can have dozens of bytes.
+// A bool in a list uses one byte of the file, but its path can have dozens of bytes.
 constexpr uint64_t kPathBytesPerByte = 100;
 constexpr uint64_t kFreePathBytes = uint64_t{1} << 20;
 constexpr uint64_t kMaxRepeats = 16;

@@ -38,7 +38,7 @@ struct Leaf {
 /// Returns the leaves of `contents`, which was read from `source`, in their order.
 ///
 /// @throws linkboy::Error if the paths have more than 1 MiB plus 100 times the size of the file in
-///         total. Without this limit, a long key above many values, or nested in itself, could take
+///         total. Without this limit, a long key above many values, or nested in itself, could use
 ///         any amount of memory.
 std::vector<Leaf> leaves_of(const linkboy::StateDict& contents, const Source& source);
 

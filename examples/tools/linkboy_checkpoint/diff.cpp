@@ -18,7 +18,7 @@ double distance(double a, double b) {
   const double result = std::abs(a - b);
   return std::isnan(result) ? std::numeric_limits<double>::infinity() : result;
 }
-// Computes the difference of unsigned numbers, which is exact and cannot overflow.
+// Subtracts as unsigned numbers, because a signed difference could overflow.
 double distance(int64_t a, int64_t b) {
   const auto [low, high] = std::minmax(a, b);
   return static_cast<double>(static_cast<uint64_t>(high) - static_cast<uint64_t>(low));

@@ -33,8 +33,8 @@ void check(const Options& options) {
       (options.list ? 1 : 0) + (options.convert ? 1 : 0) + (options.diff ? 1 : 0);
   if (num_commands != 1) {
     throw cli::UsageError(c10::str(num_commands,
-                                   " of --list, --convert and --diff are given; "
-                                   "give exactly one of them. --help explains them."));
+                                   " of --list, --convert and --diff are set; set exactly one of "
+                                   "them. --help explains them."));
   }
   const auto needs = [](bool is_given, const char* option, bool has_command, const char* command) {
     if (is_given && !has_command) {

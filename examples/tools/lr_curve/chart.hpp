@@ -8,8 +8,8 @@
 
 namespace lr_curve {
 
-/// Returns the curve in plain characters, in a field of `height` lines and `width` columns, with
-/// axes and labels around it.
+/// Returns the curve as plain text. The plot has `height` lines and `width` columns; axes and
+/// labels surround it.
 /// @param width, height  Must be at least 2.
 std::string terminal_chart(const Curve& curve, int64_t width, int64_t height);
 

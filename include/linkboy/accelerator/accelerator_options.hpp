@@ -15,9 +15,10 @@ class ProcessGroup;
 
 /// Options of an Accelerator.
 struct AcceleratorOptions {
-  /// The device: "auto" (this process's CUDA device, otherwise the CPU), "cpu", "cuda" or "cuda:1".
-  /// If a host has several processes, each uses the CUDA device with its local number. If LibTorch
-  /// has another kind of accelerator, its name replaces "cuda": "xpu:1".
+  /// The device: "auto" (a CUDA device if there is one, otherwise the CPU), "cpu", "cuda" or
+  /// "cuda:1". With "auto" and "cuda", each of several processes on a host uses the CUDA device
+  /// with its local rank. If LibTorch has another kind of accelerator, its name replaces "cuda":
+  /// "xpu:1".
   std::string device = "auto";
 
   /// The precision in which losses are computed.
@@ -25,20 +26,20 @@ struct AcceleratorOptions {
   /// Options of the GradScaler; used only with fp16.
   GradScalerOptions grad_scaler{};
 
-  /// Stores 4-dimensional parameters and batches with the channels last, the fastest layout for
-  /// half-precision convolutions on recent GPUs. Values do not change, but sums may differ in the
-  /// last bit.
+  /// Stores 4-dimensional parameters and batches with the channels last, which is the fastest
+  /// layout for half-precision convolutions on recent GPUs. Results may differ in the last bit,
+  /// because sums have another order.
   bool channels_last = false;
 
-  /// Makes LibTorch use only deterministic algorithms, in the whole process from then on (see
+  /// Makes LibTorch use only deterministic algorithms, in the entire process and from then on (see
   /// docs/what_linkboy_touches.md). Operations without a deterministic algorithm throw.
   bool deterministic = false;
 
   /// Options for the processes that torchrun, mpirun or srun launched together with this one.
   DistributedOptions distributed{};
 
-  /// Processes that share the batches and average the gradients. Null uses all that were launched
-  /// together.
+  /// Processes that share the batches and average the gradients. If it is null, these are all
+  /// processes that were launched together.
   std::shared_ptr<const ProcessGroup> process_group{};
 
   /// Receives the messages that would be printed. If it is null, they are printed.

@@ -9,9 +9,9 @@ namespace linkboy {
 
 class Accelerator;
 
-/// Calls `work` on every process, for work in which only the main process may fail, such as writing
-/// a file: an exception there would leave the other processes waiting. StopTraining, and exceptions
-/// on other processes, propagate.
+/// Calls `work` on every process, and catches an exception on the main process. Use it for work in
+/// which only the main process may fail, such as writing a file: its exception would leave the
+/// other processes waiting. StopTraining, and exceptions on other processes, propagate.
 /// @return The message of the exception that `work` threw on the main process, or an empty string;
 ///         the same on all processes.
 /// @note Collective.

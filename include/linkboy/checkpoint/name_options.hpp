@@ -9,7 +9,7 @@
 
 namespace linkboy {
 
-/// How the names in a file are converted to those of a model.
+/// How to convert the names in a file to the names in a model.
 struct NameOptions {
   /// Prefixes to remove from the beginning of every name, in any order and each at most once:
   /// "module." (DDP), "_orig_mod." (torch.compile), "model." (Lightning).
@@ -19,29 +19,27 @@ struct NameOptions {
   /// names that begin with it, except those that are keys themselves.
   std::map<std::string, std::string> rename{};
 
-  /// If false, loads the entries whose names match and leaves out the others on either side. Shapes
-  /// must match in any case.
+  /// If true, the file and the model must have the same names. If false, loads the entries whose
+  /// names match and ignores the others on both sides. Shapes must always match.
   bool strict = true;
 };
 
-/// The names that a load without `strict` has left out.
+/// The names that a load with `strict = false` has ignored.
 struct LoadReport {
   /// Names in the model that are not in the file; their tensors are unchanged.
   std::vector<std::string> missing{};
-  /// Names in the file that are not in the model; they are not used.
+  /// Names in the file that are not in the model; their values are not used.
   std::vector<std::string> unexpected{};
 };
 
-/// Returns the state with its new names.
+/// Returns `state` with its names converted.
 /// @throws Error if two entries get the same name.
 LINKBOY_API StateDict rename_keys(const StateDict& state, const NameOptions& options);
 
-/// Returns the part of `contents` that a dotted path names: "model", "checkpoint.state_dict". A
-/// step of the path may be a key that contains dots. If the path is empty, returns all of
-/// `contents`.
+/// Returns the part of `contents` at a dotted path, such as "model" or "checkpoint.state_dict". The
+/// keys in the path may themselves contain dots. If the path is empty, returns all of `contents`.
 ///
-/// @throws Error that lists the existing keys if the part does not exist; Error if it is not a
-///         dict.
+/// @throws Error if the part does not exist (the message lists the existing keys) or is not a dict.
 LINKBOY_API StateDict get_nested(const StateDict& contents, const std::string& path);
 
 }  // namespace linkboy

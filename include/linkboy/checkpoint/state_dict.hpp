@@ -23,7 +23,7 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 ///
 /// Values are LibTorch's `IValue`: a tensor, number, bool, string or None, or a list, tuple or dict
 /// of these. Setting an existing name replaces its value in place. Copies share the tensors.
-/// Finding and setting a value among n takes O(log n) steps. Not thread-safe.
+/// Finding or setting one of n values takes O(log n) steps. Not thread-safe.
 class LINKBOY_API StateDict {
  public:
   /// A name and its value.
@@ -32,30 +32,30 @@ class LINKBOY_API StateDict {
   StateDict() = default;
   /// Adds the entries in this order. If a name occurs twice, the last value is used.
   StateDict(std::initializer_list<Entry> entries);
-  /// Makes a state that shares the tensors, whose names must differ.
+  /// Creates a state that shares the tensors. Their names must differ.
   explicit StateDict(const NamedTensors& tensors);
 
-  /// Converts a dict whose keys are all strings. `what` names it in the error.
+  /// Converts a dict whose keys are all strings. `what` describes the dict in error messages.
   ///
   /// @throws Error if `value` is not a dict or has a key that is not a string.
   static StateDict from_ivalue(const c10::IValue& value, std::string_view what);
-  /// Returns a dict of the entries, which shares the tensors.
+  /// Returns the entries as a dict that shares the tensors.
   ///
-  /// @throws Error if the names were chosen to exhaust the memory of LibTorch's dict, which happens
-  ///         only with names from a malicious file.
+  /// @throws Error if the names collide so often that LibTorch's dict would exhaust the memory.
+  ///         This happens only with names from a malicious file.
   c10::IValue to_ivalue() const;
 
-  /// Adds a value, or replaces the one of that name. A list of numbers is stored as a list of
+  /// Adds a value, or replaces the value of `key`. A list of numbers is stored as a list of
   /// doubles.
   /// @{
   void set(std::string_view key, c10::IValue value);
   void set(std::string_view key, const StateDict& value) { set(key, value.to_ivalue()); }
   void set(std::string_view key, const std::vector<double>& values);
   /// @}
-  /// Removes the entry of that name, if it exists.
+  /// Removes the entry of `key`, if it exists.
   void erase(std::string_view key);
 
-  /// Whether the name exists.
+  /// Whether `key` exists.
   bool contains(std::string_view key) const { return find(key) != nullptr; }
   /// Whether there are no entries.
   bool empty() const { return entries_.empty(); }
@@ -93,8 +93,8 @@ class LINKBOY_API StateDict {
   void index();
 
   std::vector<Entry> entries_;
-  // Places of the names, if there are many. Sorted rather than hashed, because a file may contain
-  // names that were chosen to have the same hash.
+  // Indexes of the names in `entries_`, if there are many. Sorted rather than hashed, because a
+  // malicious file may contain names that have the same hash.
   std::map<std::string, std::size_t, std::less<>> places_;
 };
 

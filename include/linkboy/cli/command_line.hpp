@@ -18,7 +18,8 @@
 #include "linkboy/export.hpp"
 #include "linkboy/util/text_options.hpp"
 
-/// Command lines for programs. They are part of `linkboy::cli`, which needs Boost.Program_options.
+/// Command lines for programs. This header belongs to the library `linkboy::cli`, which needs
+/// Boost.Program_options.
 ///
 ///     struct Options { double lr = 0.1; std::optional<int64_t> max_steps; };
 ///
@@ -35,7 +36,7 @@
 ///     }
 namespace linkboy::cli {
 
-/// The command line or a config file contains something that the program does not accept.
+/// The command line or a config file is invalid.
 class LINKBOY_API UsageError : public Error {
  public:
   using Error::Error;
@@ -50,28 +51,28 @@ struct ExitStatus {
 /// The arguments after the program's name.
 using Arguments = std::vector<std::string>;
 
-/// Runs `body` and returns an exit status: 0 if it returned, 1 if it threw, 2 if it threw
-/// UsageError, or the status of an ExitStatus; 1 if standard output could not be written. Writes
-/// the exception's message to standard error, without LibTorch's backtrace, as
-/// `PROGRAM: error: ...`, or as `PROGRAM (rank 1): error: ...` if an environment variable of a
-/// launcher contains the rank. Never throws.
+/// Runs `body` and returns an exit status: 0 if `body` returned, 2 if it threw UsageError, 1 if it
+/// threw any other exception, or the status of an ExitStatus. Returns 1 if standard output could
+/// not be written, unless the status is 128 or more. Writes the exception's message, without
+/// LibTorch's backtrace, to standard error as `PROGRAM: error: ...`. If a launcher has set an
+/// environment variable with the rank, the form is `PROGRAM (rank 1): error: ...`. Never throws.
 LINKBOY_API int run_main(int argc, const char* const* argv,
                          const std::function<void(const Arguments&)>& body) noexcept;
 
-/// Splits "key=value" texts, which are the values of the option `name`, at their first '='.
+/// Splits "key=value" texts, the values of the option `name`, at their first '='.
 /// @throws UsageError if a text does not have an '=' or a key.
 LINKBOY_API TextSettings split_settings(const std::string& name,
                                         const std::vector<std::string>& texts);
 
-/// Returns a check for `OptionGroup::add`: a function that returns an empty string for an accepted
-/// value, and otherwise a description of the accepted values. This one accepts values of at least
-/// `minimum`. None of the checks accepts NaN.
+/// Returns a check for values of at least `minimum`. A check for `OptionGroup::add` is a function
+/// that returns an empty string for an accepted value, and otherwise a description of the accepted
+/// values. Except for `any_value`, no check accepts NaN.
 inline auto at_least(int64_t minimum) {
   return [minimum](auto value) -> std::string {
     return std::cmp_greater_equal(value, minimum) ? "" : "at least " + std::to_string(minimum);
   };
 }
-/// Returns a check for values from `minimum` to `maximum`, both included.
+/// Returns a check for values from `minimum` to `maximum`, inclusive.
 inline auto in_range(int64_t minimum, int64_t maximum) {
   return [minimum, maximum](auto value) -> std::string {
     const bool is_inside =
@@ -95,7 +96,7 @@ inline auto any_value() {
   return [](const auto&) -> std::string { return ""; };
 }
 
-/// The name of an object to make, such as an optimizer or a callback, and the options that differ
+/// The name of an object to create, such as an optimizer or a callback, and the options that differ
 /// from its defaults.
 struct LINKBOY_API NamedSettings {
   /// Name of the object: "early-stopping".
@@ -106,7 +107,7 @@ struct LINKBOY_API NamedSettings {
   /// Parses "early-stopping:patience=3,min_delta=0.1" or the JSON object
   /// `{"name": "early-stopping", "patience": 3}`. A comma within a value does not separate options:
   /// "milestones=10,20".
-  /// @throws Error that describes the accepted form.
+  /// @throws OptionError that describes the accepted form.
   static NamedSettings parse(const std::string& text);
   /// Returns a text that `parse` accepts.
   std::string to_string() const;
@@ -116,12 +117,12 @@ struct LINKBOY_API NamedSettings {
 struct NamedChoices {
   /// The accepted names: "early-stopping", "model-ema", ...
   std::vector<std::string> names;
-  /// Returns the options of one of them with their defaults.
+  /// Returns the options of the object called `name`, with their defaults.
   /// @throws Error if there is no such name.
   std::function<TextSettings(const std::string& name)> options;
 };
 
-/// The help text of a field of an options struct. A struct can list those of its fields:
+/// The help text of a field of an options struct. A struct can list the help texts of its fields:
 ///
 ///     struct NetOptions {
 ///       int64_t width = 64;
@@ -149,7 +150,7 @@ constexpr std::span<const FieldHelp> field_help() {
 /// A group of options under one heading of `--help`.
 class LINKBOY_API OptionGroup {
  public:
-  /// Makes an empty group with the heading `title`.
+  /// Constructs an empty group with the heading `title`.
   explicit OptionGroup(std::string title) : title_(std::move(title)) {}
 
   /// Adds an option `--name VALUE`. Its default is the current value of `target`.
@@ -181,7 +182,7 @@ class LINKBOY_API OptionGroup {
   }
 
   /// Adds an option `--PREFIX.FIELD` for each of the LINKBOY_FIELDS of `*options`, or `--FIELD` if
-  /// `prefix` is empty. In a JSON config file they are the members of an object PREFIX.
+  /// `prefix` is empty. In a JSON config file, the fields are the members of an object PREFIX.
   /// @param options  Must outlive the CommandLine; only `CommandLine::parse` changes it.
   /// @param help  Help texts of the fields.
   /// @throws OptionError if `help` names a field that does not exist.
@@ -201,26 +202,26 @@ class LINKBOY_API OptionGroup {
   }
 
   /// Adds an option `--name NAME[:KEY=VALUE,...]`; `--name.KEY VALUE` sets one option of the named
-  /// object. In a JSON config file it is an object: `{"name": "sgd", "lr": 0.1}`. A name or a key
-  /// that is not among the choices is a UsageError.
+  /// object. In a JSON config file, it is an object: `{"name": "sgd", "lr": 0.1}`. `parse` throws
+  /// UsageError for a name or a key that is not among the choices.
   /// @{
   OptionGroup& add_named(std::string name, NamedSettings* target, NamedChoices choices,
                          std::string help);
-  /// Accepts "none", too, which resets the target.
+  /// Also accepts "none", which resets the target.
   OptionGroup& add_named(std::string name, std::optional<NamedSettings>* target,
                          NamedChoices choices, std::string help);
-  /// Accepts the option any number of times and keeps the order; in a JSON config file it is an
+  /// The option may be given several times; the order is preserved. In a JSON config file, it is an
   /// array.
   OptionGroup& add_named_list(std::string name, std::vector<NamedSettings>* target,
                               NamedChoices choices, std::string help);
   /// @}
 
-  /// Adds an option `--name` that does not take a value and sets `target` to true; in a config file
-  /// it is `name=true`.
+  /// Adds an option `--name` without a value, which sets `target` to true. In a config file, write
+  /// `name=true`.
   OptionGroup& add_switch(std::string name, bool* target, std::string help);
 
-  /// Adds an option that may be given several times and collects all values in their order. Values
-  /// on the command line replace all values of a config file.
+  /// Adds an option that may be given several times, and collects its values in order. Values on
+  /// the command line replace all values from a config file.
   OptionGroup& add_list(std::string name, std::string value_name, std::vector<std::string>* target,
                         std::string help);
 
@@ -306,17 +307,17 @@ class LINKBOY_API OptionGroup {
   std::vector<Option> options_;
 };
 
-/// The options that a program accepts, on the command line and in the file that `--config` names.
+/// The options that a program accepts, on the command line and in the `--config` file.
 ///
-/// A config file has one `name=value` per line, without dashes. Blank lines, lines that start with
-/// `#`, and the rest of a line from a `#` after a space are skipped. The file may also be a JSON
-/// object: `{"epochs": 7, "callbacks": ["time-limit:minutes=5"]}`. An object in it contains options
-/// that have its name and a dot as a prefix: `{"train": {"num_epochs": 7}}` means
-/// `--train.num_epochs 7`. The command line overrides the file. `--help`, `--config` and
-/// `--print-config` always exist, and `--list` exists if an option makes an object by name.
+/// A config file has one `name=value` per line, without dashes. Blank lines and comments are
+/// skipped; a comment begins with `#` at the start of a line or after a space. The file may also be
+/// a JSON object: `{"epochs": 7, "callbacks": ["time-limit:minutes=5"]}`. The name of a nested
+/// object is a prefix of the names in it: `{"train": {"num_epochs": 7}}` sets `train.num_epochs`.
+/// The command line overrides the file. `--help`, `--config` and `--print-config` always exist, and
+/// `--list` exists if an option was added with `add_named` or `add_named_list`.
 ///
-/// The last parts of an option's name are sufficient if no other option ends in them:
-/// `--num_epochs 7`. `-` and `_` are equivalent.
+/// The last parts of an option's name, as in `--num_epochs 7`, are sufficient if no other name ends
+/// with them. `-` and `_` are equivalent.
 class LINKBOY_API CommandLine {
  public:
   /// @param description  Description of the program in one or two sentences; `--help` begins with
@@ -328,21 +329,21 @@ class LINKBOY_API CommandLine {
   /// Adds a group with a heading. The returned reference stays valid.
   OptionGroup& add_group(std::string title);
 
-  /// Adds a second name for the option `name`, or for KEY of a named option ("optimizer.lr"), on
+  /// Adds another name for the option `name`, or for a key of a named option ("optimizer.lr"), on
   /// the command line and in config files.
   /// @throws Error if there is no such option.
   CommandLine& add_alias(std::string alias, const std::string& name);
 
   /// Sets the targets of all given options.
   ///
-  /// @return False if `--help`, `--list` or `--print-config` was given; the answer is then written
-  ///         to `out`. After `--help` and `--list`, no target has changed.
-  /// @throws UsageError if an option is unknown (the message names the closest one), is given twice
-  ///         (except for lists), lacks its value or has an invalid one; if the config file cannot
-  ///         be read or has a line that is not `name=value`. Messages about the config file begin
-  ///         with FILE:LINE.
+  /// @return False if `--help`, `--list` or `--print-config` was given; `parse` has then written
+  ///         the requested text to `out`. After `--help` and `--list`, no target has changed.
+  /// @throws UsageError if an option is unknown (the message suggests the closest one), is given
+  ///         twice (except for lists), lacks its value or has an invalid one; if the config file
+  ///         cannot be read, has a line that is not `name=value`, or is not valid JSON. Messages
+  ///         about a line of the config file begin with FILE:LINE.
   bool parse(const Arguments& arguments, std::ostream& out);
-  /// Parses as the other overload and writes the answer to standard output.
+  /// Like the other overload, but writes the text to standard output.
   bool parse(const Arguments& arguments);
 
   /// Returns the text that `--help` prints.
@@ -379,12 +380,12 @@ class LINKBOY_API CommandLine {
   template <class Visit>
   void for_each_option(const Visit& visit) const;
   std::vector<std::string> names_ending_in(const std::string& name) const;
-  /// Finds an option by its whole name, an alias, or an ending that only it has. Otherwise the
-  /// result does not contain an option.
+  /// Finds an option by its full name, an alias, or an ending that no other name has. Otherwise,
+  /// the result does not contain an option.
   Found find(const std::string& name) const;
-  /// Finds an option as the other overload does.
-  /// @throws UsageError that begins with `shown` and names the closest option, if there is no such
-  ///         option.
+  /// Finds an option like the other overload.
+  /// @throws UsageError that begins with `shown` and suggests the closest option, if there is no
+  ///         such option.
   Found find(const std::string& name, const std::string& shown, const std::string& dashes) const;
   bool names_anything() const;
   std::string list(const std::string& name) const;

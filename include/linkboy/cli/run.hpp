@@ -20,16 +20,16 @@
 
 namespace linkboy::cli {
 
-/// Configuration of a program that uses `run`. Each member below whose type has fields has a group
-/// of options with its name: `--train.num_epochs`, `--accelerator.device`.
+/// Configuration of a program that uses `run`. If the type of a member has fields, the fields are
+/// options with the member's name as a prefix: `--train.num_epochs`, `--accelerator.device`.
 struct RunSettings {
-  /// Options of the training; the data comes from the program.
+  /// Options of the training run; the data comes from the program.
   TrainOptions train{};
   /// Options of the training loader: `--train_dataloader.num_workers`.
   DataLoaderOptions train_dataloader{};
   /// Options of the evaluation loaders.
   DataLoaderOptions eval_dataloader{};
-  /// Device, precision and process options. Its parts have options such as
+  /// Device, precision and process options. Nested structs also have options, such as
   /// `--accelerator.grad_scaler.init_scale` and `--accelerator.distributed.zero_stage`.
   AcceleratorOptions accelerator{};
   /// The optimizer, as for `make_optimizer_fn`.
@@ -39,8 +39,8 @@ struct RunSettings {
   /// The callbacks, as for `make_callback`. A callback replaces the default callback of the same
   /// name.
   std::vector<NamedSettings> callbacks{};
-  /// Metrics of every evaluation, as for `make_metric`. The additional key `as` sets the name under
-  /// which the value is recorded: `accuracy:num_classes=10,top_k=5,as=top5`.
+  /// Metrics to compute in every evaluation, as for `make_metric`. The additional key `as` sets the
+  /// name under which the value is recorded: `accuracy:num_classes=10,top_k=5,as=top5`.
   std::vector<NamedSettings> metrics{};
   /// The trackers, as for `make_tracker`.
   std::vector<NamedSettings> trackers{};
@@ -49,8 +49,8 @@ struct RunSettings {
   LoggerOptions log{};
   /// Options for recording the run with the trackers; `config` receives the configuration.
   TrackRunOptions track_run{};
-  /// When to save training states, and the folder in `output_dir` for them. None are saved unless
-  /// one of these options says when to save, or the run is resumed.
+  /// When to save training states, and the folder for them in `output_dir`. No states are saved
+  /// unless an `every_n_*` option or `save_at_decays` is set, or the run is resumed.
   SaveTrainingStateOptions states{.directory = "states"};
 
   /// Seed of the weights, the shuffling and the augmentation.
@@ -64,19 +64,21 @@ struct RunSettings {
   ProgressBarOptions::Mode progress = ProgressBarOptions::Mode::automatic;
   /// Folder for the program's output files.
   std::filesystem::path output_dir = "output";
-  /// File in `output_dir` for the checkpoint of the model, the optimizer and the scheduler at the
-  /// end; "none" writes none.
+  /// File in `output_dir` for the final checkpoint of the model, the optimizer and the scheduler;
+  /// "none" disables it.
   std::optional<std::filesystem::path> checkpoint = "checkpoint.pt";
-  /// The training state to resume from: its folder, a folder of states, or "latest", which means
-  /// the newest state in `states.directory`, or the beginning if there is none.
+  /// The training state to resume from: its folder, a folder of states, or "latest". "latest" means
+  /// the newest state in `states.directory`; if there is none, the run starts from the beginning.
   std::optional<std::filesystem::path> resume_from{};
   /// File with the model's initial weights: a state dict or a checkpoint (.pt or .safetensors),
-  /// also from Python. The weights are found under "model_state_dict", "state_dict" or "model".
+  /// also from Python. In a checkpoint, the weights may be under "model_state_dict", "state_dict"
+  /// or "model".
   std::optional<std::filesystem::path> init_from{};
-  /// Another place of the weights in that file, as keys joined by dots: "checkpoint.net".
+  /// The location of the weights in the `init_from` file, if it is different: keys joined by dots,
+  /// such as "checkpoint.net".
   std::string init_key{};
-  /// A Trainer checkpoint from which the model and the optimizer continue; the learning rate is
-  /// taken from the configuration.
+  /// A Trainer checkpoint from which the model and the optimizer continue. The learning rate comes
+  /// from the configuration.
   std::optional<std::filesystem::path> load_checkpoint{};
 
   LINKBOY_FIELDS(seed, num_threads, default_callbacks, progress, output_dir, checkpoint,
@@ -97,7 +99,7 @@ struct RunData {
   Transform train_transform{};
   /// Transform of the batches in evaluations and in the test.
   Transform eval_transform{};
-  /// Makes batches from single samples.
+  /// Makes batches from single samples, in training, evaluations and the test.
   CollateFn collate_fn{};
 };
 
@@ -115,16 +117,16 @@ struct RunProgram {
   std::string description = "Trains a model.";
   /// Defaults of the configuration.
   RunSettings defaults{};
-  /// The loss function. May be empty if `make_trainer` makes a Trainer that computes its losses
+  /// The loss function. May be empty if `make_trainer` creates a Trainer that computes its losses
   /// itself.
   LossFunction loss_function{};
-  /// Makes the Trainer; by default a `Trainer`.
+  /// Creates the Trainer. If it is empty, the program uses a plain `Trainer`.
   std::function<std::unique_ptr<Trainer>(Model, LossFunction,
                                          std::shared_ptr<torch::optim::Optimizer>, TrainerOptions)>
       make_trainer{};
   /// Adds the program's own options and aliases.
   std::function<void(CommandLine&)> add_options{};
-  /// Returns the program's own callbacks. When it is called, the configuration is complete.
+  /// Returns the program's own callbacks. Called when the configuration is complete.
   std::function<CallbackList(const RunSettings&, const Model&)> make_callbacks{};
   /// Called after training, saving and testing, on each process. If it throws, the program fails
   /// with that error.
@@ -201,17 +203,19 @@ LINKBOY_API int run(int argc, const char* const* argv, RunParts parts) noexcept;
 ///     ./train --callbacks time-limit:minutes=5
 ///     ./train --print-config > run.json; ./train --config run.json --resume_from latest
 ///
-/// The LINKBOY_FIELDS of the arguments of `make_model` and `make_data` are the options of the
-/// groups `model` and `data`; both functions may also take no argument. Frequent options have short
-/// names: `--epochs`, `--max-updates`, `--batch-size`, `--eval-batch-size`, `--lr`, `--workers`,
-/// `--save-every-updates`, `--save-every-epochs`. For others, the end of the name is sufficient if
-/// no other option has the same ending: `--zero_stage 1`, `--device cpu`.
+/// The LINKBOY_FIELDS of the arguments of `make_model` and `make_data` become options with the
+/// prefixes `model` and `data`; both functions may also have no parameter. Frequently used options
+/// have short names: `--epochs`, `--max-updates`, `--batch-size`, `--eval-batch-size`, `--lr`,
+/// `--workers`, `--save-every-updates`, `--save-every-epochs`. For other options, the end of the
+/// name is sufficient if no other name has the same ending: `--zero_stage 1`, `--device cpu`.
 ///
 /// A training state contains the configuration as text ("linkboy::cli::RunConfiguration" among its
 /// callbacks). A run that resumes from it prints the settings that have changed. A signal stops the
-/// run in an orderly way: the states and the checkpoint are saved.
+/// run in an orderly way: the program still saves the final training state, if configured, and the
+/// checkpoint.
 ///
-/// @return The program's exit status: 0 success, 1 error, 2 wrong usage, 128 + N after signal N.
+/// @return The program's exit status: 0 for success, 1 for an error, 2 for wrong usage, 128 + N
+///         after signal N.
 template <class MakeModel, class MakeData>
 int run(int argc, const char* const* argv, MakeModel make_model, MakeData make_data,
         RunProgram program = {}) {

@@ -20,7 +20,7 @@
 
 namespace linkboy {
 
-/// The samples that a transform processes.
+/// The samples of the batch that a transform processes.
 struct LINKBOY_API TransformContext {
   /// Seed of the loader.
   uint64_t seed;
@@ -29,19 +29,18 @@ struct LINKBOY_API TransformContext {
   /// Dataset indices of the batch's samples, in order.
   std::span<const int64_t> indices;
 
-  /// Returns a CPU generator that depends only on (seed, epoch, indices[i]). Random augmentation
-  /// drawn from it does not depend on the number of workers or the position in the epoch.
-  /// LibTorch's CPU generator has 2^32 initial states, so occasionally two samples get the same
-  /// random numbers.
+  /// Returns a CPU generator whose numbers depend only on (seed, epoch, indices[i]), and not on the
+  /// number of workers or the position in the epoch. Use it for random augmentation. LibTorch's CPU
+  /// generator has 2^32 initial states, so two samples occasionally get the same random numbers.
   at::Generator generator(std::size_t i) const;
 };
 
-/// A function that changes a collated batch on the CPU, on the thread that made it (for
-/// augmentation or normalisation).
+/// A function that changes a collated batch on the CPU, for example for augmentation or
+/// normalisation. It runs on the thread that made the batch.
 using Transform = std::function<Batch(Batch, const TransformContext&)>;
 
 /// A function that is called on each worker thread before the worker makes its first batch of an
-/// epoch. It gets the worker's number in [0, num_workers).
+/// epoch. It receives the worker's number in [0, num_workers).
 using WorkerInitFn = std::function<void(int64_t worker)>;
 
 /// Identifies one of the processes that share each epoch.
@@ -52,35 +51,36 @@ struct DataLoaderShard {
   int64_t num_ranks = 1;
 };
 
-/// Options of a loader. A field that is not set has the default that its comment states. Trainer
-/// has its own defaults, which the user's fields override.
+/// Options of a loader. A field that is not set has the default in its comment. In a Trainer, the
+/// defaults come from `Trainer::default_train_dataloader_options` and
+/// `Trainer::default_eval_dataloader_options`.
 struct LINKBOY_API DataLoaderOptions {
   /// Number of samples per batch and device. Must be at least 1. Default: 8.
   std::optional<int64_t> batch_size{};
 
-  /// Whether each epoch visits the samples in a new seeded permutation. Default: false. Cannot be
-  /// combined with `sampler`.
+  /// Whether each epoch visits the samples in a new permutation, which `seed` determines. Default:
+  /// false. Cannot be combined with `sampler`.
   std::optional<bool> shuffle{};
 
-  /// Whether to drop the last batch if it is not full. With several ranks, the last batches are
-  /// dropped unless each rank gets a full one. Default: false.
+  /// Whether to drop the last batch if it is not full. With several ranks, drops the last batches
+  /// unless there is a full one for each rank. Default: false.
   std::optional<bool> drop_last{};
 
   /// Number of threads that make batches ahead of the loop; 0 makes them in the loop. Default: 0.
   /// Each thread has its own copy of a LibTorch dataset (see Dataset).
   std::optional<int64_t> num_workers{};
 
-  /// Number of batches that each worker may be ahead. Must be at least 1. Default: 2.
+  /// Number of batches that each worker may make ahead. Must be at least 1. Default: 2.
   std::optional<int64_t> prefetch_factor{};
 
   /// Whether to put batches into page-locked memory. Default: false. Ignored on a machine without
   /// an accelerator.
   std::optional<bool> pin_memory{};
 
-  /// Maximum time in seconds that the loop waits for a batch from a worker thread; after it, `next`
+  /// Maximum time in seconds that the loop waits for a batch from a worker thread; then `next`
   /// throws. The same limit applies when the loop leaves an epoch and waits for the workers to end;
-  /// after it, a hanging worker is abandoned. Must not be negative; 0 waits indefinitely. Default:
-  /// 0. Has no effect without workers.
+  /// then a hanging worker is abandoned. Must not be negative; 0 waits indefinitely. Default: 0.
+  /// Has no effect without workers.
   std::optional<double> timeout{};
 
   /// Seed of the shuffle and of the generators of `transform`. Default: the seed of LibTorch's CPU
@@ -89,13 +89,13 @@ struct LINKBOY_API DataLoaderOptions {
 
   /// If set, the loader returns only the batches of one rank: batch k of this loader is batch k *
   /// num_ranks + rank of the epoch. The data, the seed, the sampler and the batch size must be the
-  /// same on all ranks. Default: all batches; Trainer sets the shard of the process.
+  /// same on all ranks. Default: all batches. Trainer sets the shard of the process.
   std::optional<DataLoaderShard> shard{};
 
-  /// Whether all ranks get the same number of batches, all of them full. For this purpose, the
-  /// epoch is extended with its first samples. If false, each sample is seen once, and some ranks
-  /// may have one batch less than others, or none. Has no effect with one rank. Default: true;
-  /// Trainer sets false for evaluation.
+  /// Whether all ranks get the same number of batches, all of them full. To achieve this, the epoch
+  /// is extended with its first samples. If false, each sample is used once, and some ranks may get
+  /// one batch less than others, or no batch. Has no effect with one rank. Default: true. Trainer
+  /// sets false for evaluation.
   std::optional<bool> even_batches{};
 
   /// Determines the order of the samples. Cannot be combined with `shuffle`. Default: the order of
@@ -114,36 +114,35 @@ struct LINKBOY_API DataLoaderOptions {
   Transform transform{};
 
   /// Prepares each worker thread (for example thread-local state, or the number of LibTorch's
-  /// threads). Not needed for random numbers; see TransformContext. Its exceptions are thrown in
-  /// the loop. Default: none.
+  /// threads). Not needed for random numbers; see TransformContext. The loop rethrows its
+  /// exceptions. Default: none.
   WorkerInitFn worker_init_fn{};
 
-  /// Returns these options with every field replaced that `user` has set. If the user has set a
-  /// `sampler`, a `shuffle` that the user has not set is removed. A `batch_sampler` also removes
-  /// `batch_size`, `drop_last` and `sampler`.
+  /// Returns these options, with the fields that are set in `user` replaced. If `user` contains a
+  /// `sampler`, removes a `shuffle` that comes from these options. If it contains a
+  /// `batch_sampler`, also removes `batch_size`, `drop_last` and `sampler`.
   DataLoaderOptions merged_with(const DataLoaderOptions& user) const;
 
   LINKBOY_FIELDS(batch_size, shuffle, drop_last, num_workers, prefetch_factor, pin_memory, timeout,
                  seed, even_batches);
 };
 
-/// The batches of one epoch, in order. `DataLoader::iterate` makes it; use it from one thread.
+/// The batches of one epoch, in order. `DataLoader::iterate` returns it. Use it from one thread.
 class LINKBOY_API BatchIterator {
  public:
   virtual ~BatchIterator() = default;
 
-  /// Returns the next batch, or nullopt after the last one. If necessary, waits for a worker
-  /// thread.
-  /// @throws Any exception from making the batch, also on a worker thread; Error if a worker took
-  ///         longer than `timeout`.
+  /// Returns the next batch, or nullopt after the last one. Waits for a worker thread if necessary.
+  /// @throws Any exception that occurred while the batch was made, also on a worker thread; Error
+  ///         if a worker took longer than `timeout`.
   virtual std::optional<Batch> next() = 0;
 };
 
-/// The batches of one epoch for a range-based `for`. `DataLoader::batches` makes it; it can be
-/// iterated only once.
+/// The batches of one epoch for a range-based `for`. `DataLoader::batches` returns it. You can
+/// iterate over it only once.
 class BatchRange {
  public:
-  /// Makes a range of the batches that `iterator` has not returned yet.
+  /// Constructs a range of the batches that `iterator` has not returned yet.
   explicit BatchRange(std::unique_ptr<BatchIterator> iterator) : iterator_(std::move(iterator)) {}
 
   /// An input iterator.
@@ -169,7 +168,7 @@ class BatchRange {
     }
     void operator++(int) { ++*this; }
     /// @}
-    /// Whether no batch is left.
+    /// Whether there are no more batches.
     bool operator==(std::default_sentinel_t) const { return !batch_; }
 
    private:
@@ -188,7 +187,7 @@ class BatchRange {
 };
 
 /// A source of batches. Trainer needs only this interface: pass a custom loader as
-/// `TrainOptions::train_dataloader`. `data/stream.hpp` makes loaders from streams and ranges.
+/// `TrainOptions::train_dataloader`. `data/stream.hpp` contains loaders of streams and ranges.
 class LINKBOY_API DataLoader {
  public:
   virtual ~DataLoader() = default;
@@ -207,16 +206,18 @@ class LINKBOY_API DataLoader {
     return BatchRange(iterate(epoch, first_batch));
   }
 
-  /// Returns the state (such as the seed) with which another loader over the same data returns the
+  /// Returns the state (such as the seed) that another loader of the same data needs to return the
   /// same batches. It is part of a training state. Empty by default.
   virtual StateDict state_dict() const { return {}; }
-  /// Restores a state that `state_dict` of another loader over the same data returned.
+  /// Restores a state that `state_dict` of another loader of the same data returned.
   virtual void load_state_dict(const StateDict&) {}
 
-  /// Returns a loader of the batches of one process, if this loader returns all batches on every
-  /// process. Null by default: the loader already returns its share, or cannot be shared.
-  /// @param defaults  Contains the `shard` and the `seed`. The options that this loader was given
-  ///        take precedence.
+  /// If this loader returns all batches on every process, returns a loader of one process's share.
+  /// Returns null if the loader already returns only a share or cannot be shared; this is the
+  /// default.
+  /// @param defaults  Contains `shard`, `even_batches` and `seed`; a first call without `seed` only
+  ///        checks whether the result is null. Options that were set for this loader take
+  ///        precedence.
   virtual std::shared_ptr<DataLoader> shared(const DataLoaderOptions& defaults) const {
     static_cast<void>(defaults);
     return nullptr;
@@ -225,10 +226,10 @@ class LINKBOY_API DataLoader {
 
 class WorkerDatasets;
 
-/// A loader of the batches of a Dataset. An epoch depends only on (seed, epoch): workers change
-/// neither the order nor the contents, provided that each sample depends only on its index (for
-/// random numbers see Dataset). `iterate` may be called while another iterator is in use. Copies of
-/// a loader share the workers' copies of the data.
+/// A loader of the batches of a Dataset. The batches of an epoch depend only on the seed and the
+/// epoch: workers change neither the order nor the contents, provided that each sample depends only
+/// on its index (see Dataset about random numbers). You can call `iterate` while another iterator
+/// is in use. Copies of a loader share the workers' copies of the data.
 class LINKBOY_API DatasetLoader final : public DataLoader {
  public:
   /// @throws OptionError if an option is out of range, if a sampler is empty, or if `shuffle` is
@@ -243,7 +244,7 @@ class LINKBOY_API DatasetLoader final : public DataLoader {
   /// Returns the seed.
   StateDict state_dict() const override;
   /// Restores the seed.
-  /// @throws Error if `state` does not have one.
+  /// @throws Error if `state` does not contain a seed.
   void load_state_dict(const StateDict& state) override;
   std::shared_ptr<DataLoader> shared(const DataLoaderOptions& defaults) const override;
 

@@ -21,7 +21,7 @@ namespace linkboy {
 struct TransformContext;
 
 /// A function that makes one batch from samples. A sample is a Batch whose tensors have no sample
-/// dimension and whose values are those of one sample.
+/// dimension and whose values belong to one sample.
 using CollateFn = std::function<Batch(std::vector<Batch>)>;
 
 /// Stacks the samples' tensors of each name along a new dimension 0, and puts the values of each
@@ -30,7 +30,7 @@ using CollateFn = std::function<Batch(std::vector<Batch>)>;
 ///         of a tensor.
 LINKBOY_API Batch stack_samples(const std::vector<Batch>& samples);
 
-/// A source of samples. Derive from it for custom data; a Dataset holds it.
+/// A source of samples. For custom data, derive from it and pass it to a Dataset.
 ///
 /// If the loader has workers, several threads call `get_batch` and `get_samples` at the same time.
 /// If `clone` returns a copy, each worker uses its own copy instead.
@@ -50,26 +50,26 @@ class LINKBOY_API DatasetSource {
   ///         sample.
   virtual std::vector<Batch> get_samples(std::span<const int64_t> indices);
 
-  /// Return the samples at `context.indices` for a loader's epoch. Override them if samples are
-  /// augmented while they are read; random numbers must depend only on the context. By default they
-  /// return `get_batch` and `get_samples` of these indices.
+  /// Return the samples at `context.indices` for a loader's epoch. Override these methods to
+  /// augment samples while reading them; random numbers must depend only on the context. By
+  /// default, they call `get_batch` and `get_samples` with these indices.
   /// @{
   virtual Batch get_epoch_batch(const TransformContext& context);
   virtual std::vector<Batch> get_epoch_samples(const TransformContext& context);
   /// @}
 
-  /// Returns a copy for one worker thread, or null if all of them may share this object. A
-  /// DatasetLoader calls it once per worker and keeps the copies for all its epochs.
+  /// Returns a copy for one worker thread, or null if all workers may share this object. A
+  /// DatasetLoader calls it once per worker and reuses the copies in all epochs.
   virtual std::shared_ptr<DatasetSource> clone() const { return nullptr; }
 };
 
 /// Samples in tensors: sample i consists of row i of each tensor.
 class LINKBOY_API TensorDataset final : public DatasetSource {
  public:
-  /// @throws Error if `tensors` is empty, one of them is undefined or a scalar, or they differ in
-  ///         dimension 0; the message gives the sizes.
+  /// @throws Error if `tensors` is empty, if one of them is undefined or a scalar, or if they
+  ///         differ in dimension 0; the message shows the sizes.
   explicit TensorDataset(NamedTensors tensors);
-  /// Makes a dataset with an `input` [N, ...] and a `target` [N, ...].
+  /// Constructs a dataset with an `input` [N, ...] and a `target` [N, ...].
   TensorDataset(at::Tensor input, at::Tensor target);
 
   int64_t size() const override;
@@ -101,16 +101,15 @@ Batch batch_of_example(E example) {
   } else {
     static_assert(
         std::constructible_from<Batch, E>,
-        "linkboy does not know how to make a Batch of this dataset's samples: they must be "
-        "a torch::data::Example, or have a tensor `data` (and a tensor `target`), or be a "
-        "linkboy::Batch. Map the dataset to one of these, or derive from "
-        "linkboy::DatasetSource.");
+        "linkboy cannot make a Batch from this dataset's samples: they must be a "
+        "torch::data::Example, or have a tensor `data` (and a tensor `target`), or be a "
+        "linkboy::Batch. Map the dataset to one of these, or derive from linkboy::DatasetSource.");
     return Batch(std::move(example));
   }
 }
 
-/// One of LibTorch's map-style datasets: `size()` is optional, and `get_batch` takes indices and
-/// returns either one stacked example or a vector of examples.
+/// One of LibTorch's map-style datasets: `size()` may return nullopt, and `get_batch` accepts
+/// indices and returns either one stacked example or a vector of examples.
 template <class D>
 concept LibTorchDataset = requires(D dataset, std::vector<std::size_t> indices) {
   { dataset.size() } -> std::convertible_to<std::optional<std::size_t>>;
@@ -131,8 +130,8 @@ class LibTorchSource final : public DatasetSource {
   int64_t size() const override {
     const std::optional<std::size_t> size = dataset_.size();
     LINKBOY_CHECK(size.has_value(),
-                  "the dataset does not know its size; linkboy needs a map-style dataset. Give one "
-                  "whose size() returns a value.");
+                  "the dataset's size() returns no value; linkboy needs a map-style dataset. "
+                  "Return the number of samples from size().");
     return static_cast<int64_t>(*size);
   }
 
@@ -185,21 +184,20 @@ class LibTorchSource final : public DatasetSource {
 
 }  // namespace detail
 
-/// A handle to samples of any kind. It is constructed implicitly from a LibTorch dataset (also a
-/// mapped one), a TensorDataset or a shared DatasetSource. Copies refer to the same data. Empty by
-/// default.
+/// A handle to samples. A LibTorch dataset (including a mapped one), a TensorDataset and a shared
+/// DatasetSource convert to it implicitly. Copies refer to the same data. Empty by default.
 ///
-/// As with LibTorch's own loader, each worker thread has its own copy of a LibTorch dataset, unless
-/// `get_batch` is const. If a dataset holds its samples by value, each worker needs memory for
-/// another copy of them; hold them in tensors or behind a `std::shared_ptr`. If a dataset draws
-/// random numbers from its own engine, its copies draw the same numbers in each worker. Draw them
-/// in a Transform from `TransformContext::generator` instead, which does not depend on the number
-/// of workers.
+/// As with LibTorch's own loader, each worker thread uses a separate copy of a LibTorch dataset,
+/// unless `get_batch` is const. If a dataset stores its samples by value, each worker needs memory
+/// for another copy of them; store them in tensors or behind a `std::shared_ptr` instead. If a
+/// dataset draws random numbers from a member engine, its copies draw the same numbers in each
+/// worker. Instead, draw them in a Transform from `TransformContext::generator`, which does not
+/// depend on the number of workers.
 class LINKBOY_API Dataset {
  public:
   Dataset() = default;
 
-  /// Makes a handle to the samples of `dataset` or `source`, which it shares.
+  /// Constructs a handle that shares `dataset` or `source`.
   /// @{
   Dataset(TensorDataset dataset)  // NOLINT(google-explicit-constructor)
       : source_(std::make_shared<TensorDataset>(std::move(dataset))) {}
@@ -233,11 +231,11 @@ class LINKBOY_API Dataset {
   }
   /// @}
 
-  /// Returns the data for one worker thread: a copy if the source makes one, otherwise the same
-  /// data.
+  /// Returns the data for one worker thread: a copy if `DatasetSource::clone` returns one,
+  /// otherwise the same data.
   Dataset for_worker() const;
 
-  /// Whether both refer to the same object.
+  /// Whether both handles refer to the same object.
   bool is_same_as(const Dataset& other) const { return source_ == other.source_; }
 
  private:
@@ -246,13 +244,13 @@ class LINKBOY_API Dataset {
   std::shared_ptr<DatasetSource> source_;
 };
 
-/// Selected samples of another dataset in a given order, such as a validation split or a fold. A
-/// dataset that augments its samples draws the same random numbers for a sample in any Subset.
+/// Selected samples of another dataset in a given order, such as a validation split or a fold. If
+/// the dataset augments its samples, a sample gets the same random numbers in any Subset.
 class LINKBOY_API Subset final : public DatasetSource {
  public:
-  /// Makes a dataset whose sample i is sample `indices[i]` of `dataset`. An index may occur several
-  /// times.
-  /// @throws Error if `dataset` is empty or an index is out of range.
+  /// Constructs a dataset whose sample i is sample `indices[i]` of `dataset`. An index may occur
+  /// several times.
+  /// @throws Error if `dataset` is an empty handle or an index is out of range.
   Subset(Dataset dataset, std::vector<int64_t> indices);
 
   int64_t size() const override { return static_cast<int64_t>(indices_->size()); }

@@ -9,18 +9,18 @@
 // These properties are common to all transforms:
 //
 // - The images are the batch's first tensor: [N, C, H, W], or [N, H, W] for images with a single
-//   channel, which stay three-dimensional. They are uint8 or float32, on the CPU, with any strides.
-//   uint8 images stay uint8 until `normalise`. `fill` and `value` are in the units of the images at
-//   that point: 0 to 255 for uint8.
-// - A transform never writes to the tensors that it gets, because a batch may share memory with the
+//   channel, which remain three-dimensional. They are uint8 or float32, on the CPU, with any
+//   strides. uint8 images remain uint8 until `normalise`. `fill` and `value` have the scale of the
+//   images at that point: 0 to 255 for uint8.
+// - A transform never writes to its input tensors, because a batch may share memory with the
 //   dataset. The results are contiguous.
 // - Random numbers depend on (seed, epoch, dataset index) and on the transform, not on the workers,
-//   the batch, or the position in it. In one `compose`, a second transform of the same kind (such
-//   as a second flip) has its own random numbers; outside of `compose`, all transforms of a kind
-//   share theirs.
-// - Several threads may call them at the same time. They do not start threads themselves.
-// - A call throws Error if the images are not as above, if a side is not 1 to 2^30 pixels long, or
-//   if `TransformContext::indices` does not have one index per image.
+//   the batch, or the position in it. Within a `compose`, a second transform of the same kind (such
+//   as a second flip) draws different random numbers; outside of `compose`, all transforms of a
+//   kind draw the same ones.
+// - Several threads may call a transform at the same time. It does not start threads.
+// - A call throws Error if the images do not meet these requirements, if a side is not 1 to 2^30
+//   pixels long, or if `TransformContext::indices` does not have one index per image.
 
 #pragma once
 
@@ -33,12 +33,12 @@
 
 namespace linkboy {
 
-/// Returns a transform that applies all of `transforms` in order. The list may contain custom
+/// Returns a transform that applies all `transforms` in order. The list may contain custom
 /// functions, such as lambdas.
 ///
-/// Adjacent crops, flips, erasings, cutouts and a `normalise` become one pass over the bytes of
-/// each image; the result is bit-identical to that of separate passes. The transforms of a nested
-/// `compose` are treated as if they were listed directly. Without transforms, the batch is
+/// Adjacent crops, flips, erasings, cutouts and a `normalise` are combined into one pass over the
+/// bytes of each image; the result is bit-identical to that of separate passes. The transforms of a
+/// nested `compose` are treated as if they were listed directly. An empty list leaves the batch
 /// unchanged.
 /// @throws OptionError if one of the transforms is an empty function.
 LINKBOY_API Transform compose(std::vector<Transform> transforms);
@@ -52,11 +52,11 @@ LINKBOY_API Transform compose(std::vector<Transform> transforms);
 ///         a call throws Error if their number does not match the channels.
 LINKBOY_API Transform normalise(const std::vector<double>& mean, const std::vector<double>& std);
 
-/// Size of an image in pixels; a single number makes a square.
+/// Size of an image in pixels. A single number converts to a square.
 struct ImageSize {
-  /// Makes the size of a square.
+  /// Constructs the size of a square.
   ImageSize(int64_t side) : height(side), width(side) {}  // NOLINT(google-explicit-constructor)
-  /// Makes the size of a rectangle.
+  /// Constructs the size of a rectangle.
   ImageSize(int64_t rows, int64_t columns) : height(rows), width(columns) {}
 
   /// Number of rows. Must be at least 1.
@@ -74,7 +74,7 @@ struct RandomCropOptions {
   std::vector<double> fill = {0.0};
 };
 
-/// Crops each padded image to `size`; every position is equally likely.
+/// Pads each image and crops it to `size` at a random position; all positions are equally likely.
 /// @throws OptionError if an option is out of range; a call throws Error if the padded images are
 ///         smaller than `size` or `fill` does not fit the images.
 LINKBOY_API Transform random_crop(ImageSize size, const RandomCropOptions& options = {});
@@ -100,14 +100,14 @@ struct RandomErasingOptions {
   bool noise = false;
 };
 
-/// Replaces a random rectangle of each image, as torchvision's RandomErasing does. A rectangle that
-/// does not fit is drawn again, up to ten draws in total. If none fits, the image is not changed.
+/// Erases a random rectangle of each image, as torchvision's RandomErasing does. A rectangle that
+/// does not fit is drawn again, up to ten draws in total. If none fits, the image does not change.
 /// @throws OptionError if an option is out of range; a call throws Error if `value` or `noise` does
 ///         not fit the images.
 LINKBOY_API Transform random_erasing(const RandomErasingOptions& options = {});
 
-/// Replaces a square of each image. Its centre is any pixel with equal probability; parts outside
-/// of the image are cut off.
+/// Fills a square of each image. All pixels are equally likely to be its centre; parts outside of
+/// the image are cut off.
 /// @param size  Side of the square in pixels; at least 1. It covers [c - size / 2, c + size - size
 ///        / 2) around the centre c.
 /// @param fill  Value of the square: one for each channel, or one for all.
@@ -121,26 +121,26 @@ struct MixOptions {
   double p = 1.0;
 };
 
-/// Mixes each sample with another one of its batch, images and targets alike: lambda * x + (1 -
-/// lambda) * partner, with lambda drawn from Beta(alpha, alpha) for each sample.
+/// Mixes each sample, both image and target, with another sample of its batch: lambda * x + (1 -
+/// lambda) * partner. For each sample, lambda is drawn from Beta(alpha, alpha).
 ///
-/// The second tensor of the batch, integer classes [N], becomes probabilities, float32 [N,
-/// num_classes], which cross_entropy accepts; a sample that is not mixed has a 1 for its class.
-/// Float probabilities [N, num_classes] are also accepted, so that mixes can follow each other. The
-/// partner is any other sample of the batch with equal probability (in a batch of one, the sample
-/// itself), in its state after the preceding transforms. It therefore depends on the batch; lambda
-/// does not.
+/// The second tensor of the batch, integer classes [N] (int64, int32 or uint8), becomes float32
+/// probabilities [N, num_classes], which cross_entropy accepts; a sample that is not mixed has a 1
+/// for its class. Float32 probabilities [N, num_classes] are also accepted, so that several mixes
+/// can follow each other. The partner is any other sample of the batch with equal probability (in a
+/// batch of one, the sample itself), after the preceding transforms. The partner therefore depends
+/// on the batch; lambda does not.
 ///
-/// Images must be float32: put `normalise` before it.
-/// @throws OptionError if `alpha` is not positive, `num_classes` is less than 1 or `p` is not in
-///         [0, 1]; a call throws Error if there is no second tensor, or if it does not have one of
-///         these forms or has a class outside 0 to num_classes - 1.
+/// Images must be float32: put `normalise` before `mixup`.
+/// @throws OptionError if `alpha` is not positive and finite, `num_classes` is less than 1 or `p`
+///         is not in [0, 1]; a call throws Error if there is no second tensor, or if it does not
+///         have one of these forms or has a class outside 0 to num_classes - 1.
 LINKBOY_API Transform mixup(double alpha, int64_t num_classes, const MixOptions& options = {});
 
 /// Mixes samples like mixup, but pastes a rectangle of the partner into the sample, at the same
-/// position. Each of its sides is that of the image times sqrt(1 - lambda). It is centred at any
-/// pixel, and parts outside of the image are cut off. The targets are mixed by the remaining area.
-/// uint8 images are also accepted.
+/// position. Each side of the rectangle is the image's side times sqrt(1 - lambda). All pixels are
+/// equally likely to be its centre, and parts outside of the image are cut off. The targets are
+/// mixed in proportion to the areas. uint8 images are also accepted.
 /// @throws The same errors as mixup.
 LINKBOY_API Transform cutmix(double alpha, int64_t num_classes, const MixOptions& options = {});
 

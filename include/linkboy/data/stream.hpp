@@ -16,8 +16,8 @@
 
 namespace linkboy {
 
-/// A sequence of samples or whole batches, for data without random access (files that are read from
-/// front to back, a socket, a generator). Used by one thread at a time.
+/// A sequence of samples or complete batches, for data without random access (files that are read
+/// sequentially, a socket, a generator). Only one thread at a time uses it.
 class LINKBOY_API DataStream {
  public:
   virtual ~DataStream() = default;
@@ -25,13 +25,13 @@ class LINKBOY_API DataStream {
   /// Returns the next sample or batch, or nullopt at the end.
   virtual std::optional<Batch> next() = 0;
 
-  /// Skips the next `count` samples or batches, fewer at the end. The default reads and drops them;
-  /// override it if the stream can jump.
+  /// Skips the next `count` samples or batches, or all remaining ones if there are fewer. The
+  /// default reads and drops them; override it if the stream can skip faster.
   virtual void skip(int64_t count);
 
-  /// Returns the current position of the stream. Another stream of the same epoch that loads it
-  /// returns the same data from there. Called after each batch; part of a training state. Empty by
-  /// default; then `skip` repositions the stream of a resumed run.
+  /// Returns the current position of the stream. A stream of the same epoch that loads it continues
+  /// with the same data. Called after each batch; part of a training state. Empty by default; in
+  /// this case, `skip` repositions the stream of a resumed run.
   virtual StateDict state_dict() const { return {}; }
   /// Restores a state that `state_dict` of another stream of the same epoch returned.
   virtual void load_state_dict(const StateDict&) {}
@@ -44,61 +44,63 @@ using NextFn = std::function<std::optional<Batch>()>;
 /// @throws Error if `next` is empty.
 LINKBOY_API std::shared_ptr<DataStream> make_stream(NextFn next);
 
-/// A function that makes a new stream of the data of `epoch` (counted from 1). With
-/// `StreamOptions::splits_itself` the stream must give only the part of `shard`, otherwise the same
-/// data on all ranks.
+/// A function that creates a new stream of the data of `epoch` (counted from 1). With
+/// `StreamOptions::splits_itself`, the stream must return only the data of `shard`; otherwise it
+/// must return the same data on all ranks.
 using MakeStreamFn =
     std::function<std::shared_ptr<DataStream>(int64_t epoch, const DataLoaderShard& shard)>;
 
 /// The properties of a stream that a loader needs.
 struct StreamOptions {
   /// Number of batches in an epoch over all ranks, including a partial last one; at least 1.
-  /// Trainer and Engine need it: without it `DataLoader::size` throws. The epoch ends after this
+  /// Trainer and Engine need it: without it, `DataLoader::size` throws. The epoch ends after this
   /// number even if the stream has more. If the stream has fewer, training throws an error, and so
   /// does an evaluation on several ranks; on one rank the evaluation ends early.
   std::optional<int64_t> batches_per_epoch{};
 
-  /// Whether the stream returns whole batches. If false, it returns samples, which the loader
+  /// Whether the stream returns complete batches. If false, it returns samples, which the loader
   /// collates.
   bool gives_batches = false;
 
-  /// Whether each rank's stream returns only the part of its own shard. If false, all ranks read
+  /// Whether each rank's stream returns only the data of its own shard. If false, all ranks read
   /// the same data: batch k of a rank is batch k * num_ranks + rank of the stream, and the rank
-  /// skips the others.
+  /// skips the other batches.
   bool splits_itself = false;
 };
 
-/// Returns a loader that calls `make` for a new stream in each epoch.
+/// Returns a loader that calls `make` to create a new stream in each epoch.
 ///
-/// The options `shuffle`, `sampler` and `batch_sampler` do not apply; `collate_fn` and `drop_last`
-/// do not apply to whole batches. For whole batches, `batch_size` is required: the number of
-/// samples in one. With workers, one worker at a time reads the stream; they collate and transform
-/// in parallel. With several ranks and `even_batches`, the last batches of an epoch are dropped if
-/// there is not one for each rank. Without `even_batches`, some ranks may have one batch less.
+/// You cannot set the options `shuffle`, `sampler` and `batch_sampler`, nor, for complete batches,
+/// `collate_fn` and `drop_last`. For complete batches, you must set `batch_size` to the number of
+/// samples in a full one. With workers, one worker at a time reads the stream; the workers collate
+/// and transform in parallel. With several ranks and `even_batches`, the last batches of an epoch
+/// are dropped if there is not one for each rank. Without `even_batches`, some ranks may have one
+/// batch less.
 ///
-/// A run that resumes in mid-epoch reads the same batches. The stream is repositioned by its
-/// `state_dict`. If that is empty, or if several ranks have streams that split themselves, `skip`
-/// repositions it. The indices in `TransformContext::indices` are the samples' positions in the
-/// epoch. Only one iterator may be in use at a time.
+/// A run that resumes in mid-epoch reads the same batches as an uninterrupted one. The saved
+/// `state_dict` repositions the stream. If it is empty, or if several ranks have streams that split
+/// themselves, `skip` repositions the stream. `TransformContext::indices` contains the samples'
+/// positions in the epoch. Only one iterator may be in use at a time.
 ///
-/// @throws OptionError if an option does not apply or is out of range, or if `batches_per_epoch` is
-///         less than 1 or, with `even_batches`, less than the number of ranks; Error if `make` is
-///         empty.
+/// @throws OptionError if an option cannot be set, is missing or is out of range, or if
+///         `batches_per_epoch` is less than 1 or, with `even_batches`, less than the number of
+///         ranks; Error if `make` is empty.
 LINKBOY_API std::shared_ptr<DataLoader> make_stream_loader(MakeStreamFn make,
                                                            const StreamOptions& stream_options,
                                                            const DataLoaderOptions& options = {});
 
-/// Returns a loader of one stream, which continues from epoch to epoch: epoch 1 begins at the
+/// Returns a loader of a single stream, which continues from epoch to epoch: epoch 1 begins at the
 /// stream's current position, and each later epoch `batches_per_epoch` batches after the previous
-/// one. A run that resumes with a new stream skips the data that it has already used, or restores
-/// the stream's state. An epoch that is read again (by PreciseBatchNorm, for example) continues at
-/// the stream's position; `iterate` throws Error if it would have to go back within an epoch.
+/// one. A run that resumes with a new stream restores the stream's state, or skips the data that
+/// the run has already used. An epoch that is read again (for example by PreciseBatchNorm)
+/// continues at the stream's position. `iterate` throws Error if the stream would have to go back
+/// within an epoch.
 /// @throws The same errors as the other overload; Error if `stream` is null.
 LINKBOY_API std::shared_ptr<DataLoader> make_stream_loader(std::shared_ptr<DataStream> stream,
                                                            const StreamOptions& stream_options,
                                                            const DataLoaderOptions& options = {});
 
-/// Returns a loader of the batches that `next` returns, which continues from epoch to epoch.
+/// Returns a loader of the batches that `next` returns. It continues from epoch to epoch.
 /// `options.batch_size` is required.
 /// @throws The same errors as make_stream_loader; Error if `next` is empty.
 LINKBOY_API std::shared_ptr<DataLoader> make_data_loader(NextFn next, StreamOptions stream_options,
@@ -106,7 +108,7 @@ LINKBOY_API std::shared_ptr<DataLoader> make_data_loader(NextFn next, StreamOpti
 
 namespace detail {
 
-/// The elements of a range that can be iterated several times.
+/// The elements of a range that can be read several times.
 template <class R>
 class RangeStream final : public DataStream {
  public:
@@ -132,11 +134,10 @@ class RangeStream final : public DataStream {
 
 }  // namespace detail
 
-/// Returns a loader of the batches in `range`, which starts from its beginning in each epoch: a
-/// vector of batches, or a view that makes them, such as
-/// `std::views::iota(0, 100) | std::views::transform(...)`. The loader holds the range by value.
-/// `batches_per_epoch` defaults to the size of a sized range, `batch_size` to that of the first
-/// batch.
+/// Returns a loader of the batches in `range`, which it reads from the beginning in each epoch. The
+/// range is a vector of batches, or a view that creates batches, such as a `std::views::transform`
+/// of `std::views::iota(0, 100)`. The loader stores the range by value. `batches_per_epoch`
+/// defaults to the size of a sized range, and `batch_size` to the size of the first batch.
 /// @throws The same errors as make_stream_loader; Error if the range is empty.
 template <std::ranges::forward_range R>
 requires std::convertible_to<std::ranges::range_reference_t<R>, Batch> std::shared_ptr<DataLoader>

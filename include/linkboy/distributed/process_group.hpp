@@ -16,33 +16,35 @@ namespace linkboy {
 /// How the tensors of all ranks are combined, element by element.
 enum class ReduceOp { sum, mean, min, max };
 
-/// A collective that other processes have yet to finish. If it is destroyed unfinished, it is
-/// abandoned, and its tensors stay in use until the other processes arrive.
+/// A collective that may still be in progress. If this object is destroyed before the collective
+/// finishes, the collective is abandoned, and its tensors stay in use until the other processes
+/// arrive.
 class LINKBOY_API PendingCollective {
  public:
   virtual ~PendingCollective() = default;
 
-  /// Waits until the tensors have their values (on a CUDA device: until work that is queued from
-  /// now on sees them).
+  /// Waits until the tensors have their results. On a CUDA device, the host may return earlier, but
+  /// work that is queued after this call sees the results.
   /// @throws The same errors as the collective itself.
   virtual void wait() = 0;
 };
 
-/// A group of processes that work together: this one is number `rank()` of `size()`. All of them
+/// A group of `size()` processes that communicate; this process has the rank `rank()`. All of them
 /// must call every method that is marked collective, in the same order, with tensors of the same
-/// dtype and, unless stated otherwise, of the same shape.
+/// dtype and, unless stated otherwise, the same shape.
 ///
 /// All collectives throw DistributedError if a process is lost or does not arrive in time; the
-/// message names the missing ranks. After that the group cannot be used any more; end the program.
+/// message lists the missing ranks. After that, the group can no longer be used; end the program.
 ///
 /// If the environment contains LINKBOY_DEBUG_COLLECTIVES=1, each collective first compares the
-/// calls, shapes and dtypes of all ranks, and its error names the rank and the call that differ.
+/// calls, shapes and dtypes of all ranks. If they differ, it throws an error that contains the rank
+/// and the call.
 ///
-/// Tensors may be on the CPU or, if the backend is NCCL, on this process's CUDA device. Used by one
-/// thread at a time.
+/// Tensors may be on the CPU or, if the backend is NCCL, on this process's CUDA device. Only one
+/// thread at a time may use a group.
 class LINKBOY_API ProcessGroup {
  public:
-  /// Makes a group of this process alone, whose collectives return immediately.
+  /// Creates a group with only this process, whose collectives return immediately.
   ProcessGroup();
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
@@ -58,8 +60,8 @@ class LINKBOY_API ProcessGroup {
 
   /// Combines the ranks' tensors, in place. `mean` is the sum divided by `size()`. Collective.
   void all_reduce(at::Tensor tensor, ReduceOp op = ReduceOp::sum) const;
-  /// Combines many tensors in a few messages. They may have any shapes and dtypes that are the same
-  /// on all ranks. Collective.
+  /// Combines many tensors in a few messages. Their shapes and dtypes may differ from each other
+  /// but must be the same on all ranks. Collective.
   void all_reduce(const std::vector<at::Tensor>& tensors, ReduceOp op = ReduceOp::sum) const;
 
   /// Starts to combine the ranks' tensors and returns without waiting. Do not access the tensor
@@ -67,15 +69,15 @@ class LINKBOY_API ProcessGroup {
   std::unique_ptr<PendingCollective> all_reduce_async(at::Tensor tensor,
                                                       ReduceOp op = ReduceOp::sum) const;
 
-  /// Starts to combine the ranks' tensors like `all_reduce_async`, but only `root` gets the result;
-  /// the tensors of the other ranks have unspecified values afterwards. Collective.
+  /// Starts to combine the ranks' tensors as `all_reduce_async` does, but only `root` receives the
+  /// result. The tensors of the other ranks have unspecified values afterwards. Collective.
   std::unique_ptr<PendingCollective> reduce_later(at::Tensor tensor, int64_t root,
                                                   ReduceOp op = ReduceOp::sum) const;
 
   /// Overwrites the tensors with those of `root`. Collective.
   void broadcast(at::Tensor tensor, int64_t root = 0) const;
-  /// Overwrites many tensors in a few messages. They may have any shapes and dtypes that are the
-  /// same on all ranks. Collective.
+  /// Overwrites many tensors in a few messages. Their shapes and dtypes may differ from each other
+  /// but must be the same on all ranks. Collective.
   void broadcast(const std::vector<at::Tensor>& tensors, int64_t root = 0) const;
 
   /// Returns the tensors of all ranks, stacked: [size(), ...]. Collective.
@@ -90,27 +92,28 @@ class LINKBOY_API ProcessGroup {
   /// Waits until all ranks have called it. Collective.
   void barrier() const;
 
-  /// Makes a group of some of these processes, given by their ranks in this group, in ascending
-  /// order. Collective: all processes call it with the same ranks, whether they are members or not.
+  /// Creates a group of some of these processes, given by their ranks in this group, in ascending
+  /// order. Collective: all processes of this group must call it with the same ranks, whether or
+  /// not they become members.
   /// @return The group; null on a process that is not a member.
   /// @throws OptionError if the ranks are empty, not ascending, or not in [0, size()).
   std::shared_ptr<ProcessGroup> new_group(const std::vector<int64_t>& ranks) const;
 
-  /// How long a collective waits for the other processes.
+  /// How long a collective waits for the other processes; 0 if the group has only this process.
   std::chrono::milliseconds timeout() const;
 
   struct Implementation;
   /// Used by linkboy's own sources and by tests with custom groups.
   explicit ProcessGroup(std::shared_ptr<Implementation> implementation);
-  /// Null for one process alone. For linkboy's own sources.
+  /// Null for a group with only this process. For linkboy's own sources.
   Implementation* implementation() const { return impl_.get(); }
 
  private:
-  std::shared_ptr<Implementation> impl_;  // null for one process alone
+  std::shared_ptr<Implementation> impl_;  // null for a group with only this process
 };
 
-/// Returns the process group of the Trainer run that is in progress on this thread. Outside of a
-/// run it returns a group of this process alone. The reference is valid until that run ends.
+/// Returns the process group of the Trainer run that is in progress on this thread. Outside a run,
+/// returns a group with only this process. The reference is valid until the run ends.
 LINKBOY_API const ProcessGroup& current_process_group();
 
 }  // namespace linkboy

@@ -13,14 +13,14 @@
 
 namespace linkboy {
 
-/// Keeps the batch-norm layers that `convert_sync_batchnorm` found synchronised while it exists. It
-/// keeps the process group alive and, of each layer, the running mean (or the weight), but not the
+/// Keeps the layers that `convert_sync_batchnorm` converted synchronised while this handle exists.
+/// It also keeps the process group and each layer's running mean (or weight) alive, but not the
 /// model.
 class [[nodiscard]] LINKBOY_API SyncBatchNormHandle {
  public:
   SyncBatchNormHandle() = default;
-  /// Makes the layers ordinary ones again. This does not affect a backward pass that is still to
-  /// come, except that the one of a TorchScript model may throw Error.
+  /// Turns the layers back into ordinary ones. The backward pass of an earlier forward pass still
+  /// works, except that for a TorchScript model it may throw Error.
   ~SyncBatchNormHandle();
   /// Takes over the other handle's layers.
   SyncBatchNormHandle(SyncBatchNormHandle&& other) noexcept = default;
@@ -37,25 +37,25 @@ class [[nodiscard]] LINKBOY_API SyncBatchNormHandle {
   std::vector<at::Tensor> keys_;
 };
 
-/// Makes the model's BatchNorm1d, 2d and 3d layers normalise, in training, over the batches of all
-/// ranks. Outputs, running statistics and gradients of the inputs are those of one process with the
-/// whole batch. Gradients of weights and biases are this rank's share, which the Accelerator
-/// reduces like all others. Evaluation is not affected.
+/// Makes the model's BatchNorm1d, BatchNorm2d and BatchNorm3d layers normalise over the batches of
+/// all ranks in training. Outputs, running statistics and gradients of the inputs are the same as
+/// in one process with the combined batch. Gradients of weights and biases are this rank's share,
+/// which the Accelerator reduces like all others. Evaluation is not affected.
 ///
 /// Modules, parameters, names and state dicts do not change; the model may be moved, loaded and
-/// saved as before. In TorchScript the layers are found by their buffer `running_mean`. A copy
-/// (`clone`) of the model is not converted, nor is a layer whose `running_mean` is replaced by
+/// saved as before. In a TorchScript model, the layers are found by their `running_mean` buffers. A
+/// copy (`clone`) of the model is not converted, nor is a layer whose `running_mean` is replaced by
 /// another tensor.
 ///
 /// After the conversion, each training forward pass of a layer is a collective of `group`, and so
-/// is its backward pass if its input needs a gradient. Ranks may have batches of different sizes,
-/// or empty ones, but not a single value per channel (LibTorch's BatchNorm rejects it). Inputs are
-/// on the CPU or a CUDA device. Second derivatives are not supported: a backward pass with
-/// create_graph throws Error.
+/// is its backward pass if its input needs a gradient. The ranks' batches may differ in size and
+/// may be empty, but must not have exactly one value per channel, because LibTorch's BatchNorm
+/// rejects it. Inputs must be on the CPU or a CUDA device. Second derivatives are not supported: a
+/// backward pass with create_graph throws Error.
 ///
 /// Other threads may convert and run models at the same time, with one exception: the first
-/// conversion of the process must come before other threads run models, because it registers
-/// kernels that stay (docs/what_linkboy_touches.md).
+/// conversion in the process must finish before other threads run models, because it registers
+/// kernels permanently (docs/what_linkboy_touches.md).
 ///
 /// @return A handle that keeps the layers synchronised. With a group of one process, nothing is
 ///         converted.

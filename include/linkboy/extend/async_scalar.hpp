@@ -19,7 +19,7 @@ class LINKBOY_API AsyncScalar {
   /// @param scalar  One element of any dtype.
   explicit AsyncScalar(const at::Tensor& scalar);
 
-  /// Holds a number that is already on the host.
+  /// Stores a number that is already on the host.
   explicit AsyncScalar(double value) : value_(value) {}
 
   /// Whether `value` returns without waiting.

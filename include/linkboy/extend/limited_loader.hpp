@@ -12,8 +12,7 @@ namespace linkboy {
 class LINKBOY_API LimitedLoader final : public DataLoader {
  public:
   /// @param max_batches  Largest number of batches per epoch on this process. If `loader` has
-  ///        fewer, all of them are returned. Use 0 on a process that does not get any of the
-  ///        batches.
+  ///        fewer, all of them are returned. Use 0 on a process that must not return any batches.
   /// @param repeats_first_epoch  If true, every epoch has the batches of the first one.
   /// @throws Error if `loader` is null or `max_batches` is negative.
   LimitedLoader(std::shared_ptr<DataLoader> loader, int64_t max_batches,

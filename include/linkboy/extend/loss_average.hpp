@@ -9,8 +9,8 @@
 
 namespace linkboy {
 
-/// The mean of losses, weighted by the number of samples. Sums in double precision on the device of
-/// the losses and reads the sum only when a result is requested: `update` never waits for a CUDA
+/// The mean of losses, weighted by the number of samples. Adds up the losses in double precision on
+/// their device, and reads the sum only when a result is requested; `update` never waits for a CUDA
 /// device. Not thread-safe.
 class LINKBOY_API LossAverage {
  public:
@@ -18,7 +18,7 @@ class LINKBOY_API LossAverage {
   ///        used.
   void update(const at::Tensor& loss, int64_t batch_size);
 
-  /// Forgets all losses.
+  /// Removes all losses.
   void reset();
 
   /// Continues from `total` and `count` samples, as if they had been added here.

@@ -21,9 +21,9 @@ struct BatchSizeFinderOptions {
   /// Number of updates in each trial; the first one is not timed. Must be at least 2.
   int64_t num_updates = 3;
 
-  /// The memory that a batch size may use, in MiB: the peak of tensor memory on a CUDA device, or
-  /// the resident memory of the process on the CPU. Must be positive. If not set, a size is too
-  /// large only if its memory cannot be allocated.
+  /// Memory limit in MiB. It applies to the peak tensor memory on a CUDA device, and to the
+  /// process's resident memory on the CPU. Must be positive. If not set, a size is too large only
+  /// if its memory cannot be allocated.
   std::optional<double> max_memory_mib{};
 };
 
@@ -35,7 +35,8 @@ struct BatchSizeTrial {
   bool fits = false;
   /// Training speed if the size fits; otherwise 0.
   double samples_per_second = 0.0;
-  /// The highest memory use that was measured before and after a forward pass and after an update.
+  /// The highest memory use, in MiB, that was measured before and after each forward pass and after
+  /// each update.
   double memory_mib = 0.0;
 };
 
@@ -43,25 +44,26 @@ struct BatchSizeTrial {
 struct BatchSizeFinderResult {
   /// The trials, in the order in which they ran.
   std::vector<BatchSizeTrial> trials{};
-  /// The largest size that was tried and fits; 0 if a stop request ended the search before the
+  /// The largest size that fits, of those tried; 0 if a stop request ended the search before the
   /// first trial was complete.
   int64_t largest = 0;
   /// The size with the most samples per second; 0 in the same case as `largest`.
   int64_t fastest = 0;
 };
 
-/// Trains a few updates with each of several batch sizes. Doubles the size until one does not fit,
-/// then halves the gap between the largest size that fits and the smallest one that does not, until
-/// the gap is at most an eighth of the former. Restores everything afterwards, as
-/// `find_learning_rate` does. A stop request ends the search with the complete trials. It also ends
-/// the next run, unless a trial itself made the request for a reason other than
-/// `StopReason::stop_request`.
+/// Trains for a few updates with each of several batch sizes. Doubles the size until one does not
+/// fit. Then bisects the range between the largest size that fits and the smallest one that does
+/// not, until it is at most an eighth of the size that fits. Restores everything afterwards, as
+/// `find_learning_rate` does. A stop request ends the search; the result then contains the
+/// completed trials. The request also ends the next run, unless a trial itself made the request for
+/// a reason other than `StopReason::stop_request`.
 ///
 /// @param options  The options of `Trainer::train`. Batch size, length, schedule, evaluation,
 ///        `resume_from` and `callbacks` are ignored.
-/// @throws Error if an option is out of range, if even the smallest size does not fit, or if there
-///         are several processes (one that ran out of memory would leave the others waiting); any
-///         error of the training. Everything is restored first.
+/// @throws OptionError if an option is out of range, or if `options` has a `batch_sampler` or does
+///         not have a `train_dataset`; Error if even the smallest size does not fit, or if there
+///         are several processes (a process that ran out of memory would leave the others waiting);
+///         any error from training. Everything is restored first.
 LINKBOY_API BatchSizeFinderResult find_batch_size(Trainer& trainer, TrainOptions options,
                                                   const BatchSizeFinderOptions& finder = {});
 

@@ -18,8 +18,8 @@
 namespace linkboy {
 
 struct ModelFreezerOptions {
-  /// If false, the parameters and the mode of BatchNorm1d, 2d and 3d layers do not change when the
-  /// rest is frozen: their statistics follow the new data.
+  /// If false, freezing does not change the parameters and the mode of BatchNorm1d, BatchNorm2d and
+  /// BatchNorm3d layers, so their statistics adapt to the new data.
   bool freeze_batch_norms = false;
 
   /// If true, the constructor unfreezes all parameters, so that only this object determines which
@@ -28,15 +28,15 @@ struct ModelFreezerOptions {
 };
 
 /// A range of layer groups to freeze. Indexes count from 0; negative ones count from the end, so
-/// that -1 is the last group. Both ends belong to the range, and their order does not matter.
+/// that -1 is the last group. Both ends are inclusive, and their order does not matter.
 struct FreezeOptions {
   /// One end of the range.
   int64_t from_index = 0;
   /// The other end.
   int64_t to_index = -2;
 
-  /// If true, also puts the modules into evaluation mode (dropout off, running statistics fixed),
-  /// in which `apply_modes` keeps them.
+  /// If true, also puts the modules into evaluation mode (dropout off, running statistics fixed);
+  /// `apply_modes` restores this mode later.
   bool set_modules_as_eval = false;
 
   LINKBOY_FIELDS(from_index, to_index, set_modules_as_eval);
@@ -93,7 +93,7 @@ using ParametersByGroup = std::map<int64_t, std::vector<at::Tensor>>;
 ///
 /// The layer groups are the model's direct children, in order. A model without children is a single
 /// group. Parameters that belong directly to the model (for example a class token) are in group 0.
-/// A frozen parameter does not have a gradient. Optimizers therefore skip it; this includes weight
+/// A frozen parameter does not have a gradient. Optimizers therefore skip it, including its weight
 /// decay and momentum.
 ///
 /// Shares the model with the caller. Children of the model may be replaced between calls. Not
@@ -113,10 +113,10 @@ class LINKBOY_API ModelFreezer {
   /// @throws Error if an index is out of range; nothing has changed in this case.
   ParametersByGroup unfreeze(const UnfreezeOptions& options = {});
 
-  /// Puts modules back into evaluation mode that were frozen with `set_modules_as_eval` and not
-  /// unfrozen with `set_modules_as_training` since. Call it after a `train()` of the whole model,
-  /// which puts them into training mode. The mode of the model itself does not change, unless it
-  /// has no children.
+  /// Puts the modules that were frozen with `set_modules_as_eval` back into evaluation mode, unless
+  /// they were unfrozen with `set_modules_as_training` since. Call it after `train()` on the model,
+  /// which puts all modules into training mode. Does not change the mode of the model itself,
+  /// unless the model does not have children.
   void apply_modes();
 
   /// Returns the model's children in order, or the model itself if it does not have children.

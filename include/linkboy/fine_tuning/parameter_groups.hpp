@@ -25,12 +25,12 @@ struct WeightDecayOptions {
   /// Whether the parameters of Embedding and EmbeddingBag modules decay.
   bool decay_embeddings = true;
   /// Whether other parameters of at most one dimension decay. False is timm's rule, which also
-  /// covers norms of custom types.
+  /// covers custom norm modules.
   bool decay_one_dimensional = true;
 
-  /// The weight decay of single parameters, by their names in the state dict. These values override
-  /// the options above. A name that ends with '.' applies to all parameters whose names begin with
-  /// it. If several names match, the longest one is used.
+  /// The weight decay of individual parameters, by their names in the state dict. These values
+  /// override the options above. A name that ends with '.' applies to all parameters whose names
+  /// begin with it. If several names match, the longest one is used.
   std::map<std::string, double> weight_decay_of{};
 };
 
@@ -58,13 +58,13 @@ struct ParameterGroupOptions {
   std::optional<LayerWiseLrOptions> layer_wise_lr{};
 
   /// If true, the groups also contain frozen parameters. Optimizers skip them while they are
-  /// frozen. When they are unfrozen (FreezeLayers), they have their own weight decay and learning
-  /// rate.
+  /// frozen. When they are unfrozen (FreezeLayers), they use the weight decay and learning rate of
+  /// their group.
   bool include_frozen = false;
 };
 
-/// Returns param groups for an optimizer, one for each pair of learning rate and weight decay, in
-/// the order of their first parameter in the model:
+/// Returns param groups for an optimizer, one for each combination of learning rate and weight
+/// decay, in the order of their first parameter in the model:
 ///
 ///     torch::optim::AdamWOptions defaults(1e-3);
 ///     torch::optim::AdamW optimizer(
@@ -80,9 +80,9 @@ struct ParameterGroupOptions {
 /// rate of the optimizer's options.
 ///
 /// @param defaults  The optimizer's options; each group gets a copy.
-/// @throws Error if an option is out of range, if a name does not match any parameter, if a
-///         trainable parameter is not in any of `layers`, if no parameter is left, if the model is
-///         TorchScript, or if the optimizer's options do not have a weight decay to set.
+/// @throws OptionError if an option is out of range, if a name does not match any parameter, or if
+///         a trainable parameter is not in any of `layers`; Error if no parameter remains, if the
+///         model is TorchScript, or if the optimizer's options do not have a weight decay to set.
 LINKBOY_API std::vector<torch::optim::OptimizerParamGroup> parameter_groups(
     const Model& model, const torch::optim::OptimizerOptions& defaults,
     const ParameterGroupOptions& options);

@@ -27,8 +27,8 @@ namespace detail {
 
 class CheckpointFrame;
 
-/// While it exists, tensors that this thread saves for the backward pass are not kept. When the
-/// backward pass needs them, `recompute` computes them again.
+/// While an object of this class exists, the tensors that this thread saves for the backward pass
+/// are not kept. When the backward pass needs them, `recompute` computes them again.
 class LINKBOY_API CheckpointScope {
  public:
   CheckpointScope(std::function<void(c10::ArrayRef<at::Tensor>)> recompute,
@@ -37,8 +37,8 @@ class LINKBOY_API CheckpointScope {
   CheckpointScope(const CheckpointScope&) = delete;
   CheckpointScope& operator=(const CheckpointScope&) = delete;
 
-  /// Call it after the forward pass. Releases the state that the recomputation needs only if the
-  /// function has used it.
+  /// Call it after the forward pass. Releases saved generator states that the recomputation does
+  /// not need, because the function did not draw random numbers.
   void end_forward();
 
  private:
@@ -46,7 +46,8 @@ class LINKBOY_API CheckpointScope {
   std::unique_ptr<Parts> parts_;
 };
 
-/// Returns a callable: `fn` itself if it is a function, or a call of `forward` if it is a module.
+/// Returns a callable: `fn` itself if it is a function, or a lambda that calls `forward` if it is a
+/// module.
 template <class Fn>
 auto callable(Fn&& fn) {
   if constexpr (requires { typename std::remove_cvref_t<Fn>::ContainedType; }) {
@@ -111,37 +112,39 @@ LINKBOY_API at::Tensor checkpoint_segments(
 /// work: nested checkpoints, torch::autograd::grad, retain_graph, create_graph and hooks. If
 /// gradients are disabled, the call is a plain one.
 ///
-/// The second run has the random numbers of the first run (of the CPU and of the CUDA devices of
+/// The second run uses the random numbers of the first run (on the CPU and on the CUDA devices of
 /// `inputs`) and its autocast state (CPU and CUDA). Afterwards, the generators continue as if the
-/// second run had not taken place. The second run stops as soon as the backward pass has the
-/// tensors that it needs, by an exception that is not derived from std::exception. Only a `fn` that
-/// contains a C++ torch::autograd::Function runs to its end.
+/// second run had not taken place. As soon as the backward pass has the tensors that it needs, an
+/// exception that is not derived from std::exception stops the second run. If `fn` contains a C++
+/// torch::autograd::Function, the second run continues to its end.
 ///
-/// A module's buffers are restored after the second run, so that a batch norm updates its running
-/// statistics only once, as without `checkpoint`. Python's torch.utils.checkpoint updates them
-/// twice. So does a lambda here, unless it checks `is_recomputing()`.
+/// If `fn` is a module, its buffers are restored after the second run. A batch norm therefore
+/// updates its running statistics only once, as without `checkpoint`. Python's
+/// torch.utils.checkpoint updates them twice, and so does a lambda here unless it checks
+/// `is_recomputing()`.
 ///
 /// Limits:
 /// - `fn` must do the same work both times, and objects that it captures by reference must live
 ///   until the backward pass. The backward pass throws if inputs or parameters were changed in
-///   place in between, or if the second run saves tensors of other shapes, types or devices. Other
-///   differences, such as those from state that `fn` itself changes, are not detected.
-/// - Objects that `fn` captures are kept as long as `fn` is. Pass activations in `inputs`: only
-///   there can an enclosing checkpoint free them.
-/// - A TorchScript model must have run once before with gradients, because LibTorch then optimizes
-///   it, and the optimized model saves other tensors.
+///   place between the two runs, or if the second run saves tensors of other shapes, types or
+///   devices. Other differences, such as those from state that `fn` itself changes, are not
+///   detected.
+/// - Objects that `fn` captures are kept as long as `fn`. Pass activations in `inputs` instead,
+///   where an enclosing checkpoint can free them.
+/// - A TorchScript model must have run once with gradients before, because LibTorch then optimizes
+///   it, and the optimized model saves different tensors.
 /// - All threads share the CPU's generator: while a second run draws from it, no other thread
-///   should. CUDA's generator cannot be read while a CUDA graph is captured.
+///   should do so. CUDA's generator cannot be read while a CUDA graph is captured.
 /// - The second run uses the stream and the current device of the autograd node that needs it
-///   first. A `fn` that changes streams has to synchronize them.
+///   first. If `fn` changes streams, it must synchronize them.
 /// - Tensors that a backward pass with create_graph inside `fn` saves are kept, as without
 ///   `checkpoint`.
 ///
 /// Thread-safe if `fn` is. While a `fn` runs in any thread, a layer in front of autograd's engine
 /// decides which tensors are saved and forwards all other calls (docs/what_linkboy_touches.md).
 ///
-/// @throws Error in the backward pass, if the recomputation does not match the forward pass; any
-///         error of `fn`.
+/// @throws Error in the backward pass if the recomputation does not match the forward pass; any
+///         error from `fn`.
 template <class Fn, std::same_as<at::Tensor>... Inputs>
 auto checkpoint(Fn&& fn, const Inputs&... inputs) {
   if (!c10::GradMode::is_enabled()) return detail::callable(std::forward<Fn>(fn))(inputs...);
@@ -150,7 +153,7 @@ auto checkpoint(Fn&& fn, const Inputs&... inputs) {
                                      inputs...);
 }
 
-/// Whether this thread is running the function of a checkpoint again, for the backward pass.
+/// Whether this thread is rerunning the function of a checkpoint for the backward pass.
 LINKBOY_API bool is_recomputing();
 
 /// Runs a Sequential in `num_segments` checkpoints with about the same number of modules each. The

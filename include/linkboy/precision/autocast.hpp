@@ -9,11 +9,11 @@
 
 namespace linkboy {
 
-/// While it exists, operations of this thread run in the precision of an Accelerator. Scopes can be
-/// nested. Casts of the parameters are kept until the outermost scope ends.
+/// While an object of this class exists, autocast is enabled on this thread. Scopes can be nested.
+/// Casts of parameters are cached until the outermost scope ends.
 class [[nodiscard]] LINKBOY_API AutocastScope {
  public:
-  /// @param dtype  The precision. If not set, the scope changes nothing.
+  /// @param dtype  The lower precision, float16 or bfloat16. If not set, the scope has no effect.
   AutocastScope(c10::DeviceType device, std::optional<c10::ScalarType> dtype);
   ~AutocastScope();
   AutocastScope(const AutocastScope&) = delete;

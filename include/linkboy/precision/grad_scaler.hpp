@@ -22,7 +22,7 @@ class ProcessGroup;
 
 /// The options of Python's `torch.amp.GradScaler`.
 struct GradScalerOptions {
-  /// The scale of the first update. Must be positive.
+  /// The scale of the first update. Must be positive and finite.
   double init_scale = 65536.0;
   /// Multiplies the scale after `growth_interval` consecutive updates without an infinite or NaN
   /// gradient. Must be greater than 1.
@@ -62,8 +62,8 @@ class LINKBOY_API StepVerdict {
   std::vector<AsyncScalar> pending_{};
 };
 
-/// Multiplies losses so that small gradients survive half precision, removes the factor from the
-/// gradients, and skips an update if its gradients overflowed. The scales of a run are
+/// Multiplies losses by a scale so that small gradients do not underflow in half precision, divides
+/// the gradients by it, and skips an update if its gradients overflowed. The scales of a run are
 /// bit-identical to those of Python's `torch.amp.GradScaler`. Accelerator uses one for
 /// Precision::fp16. To use one yourself:
 ///
@@ -83,19 +83,19 @@ class LINKBOY_API GradScaler {
 
   /// Divides the gradients of `optimizer`'s parameters by the scale. Call it at most once per
   /// update.
-  /// @throws Error if it was already called in this update, if nothing was scaled, or if a gradient
-  ///         has half precision (the parameters must be in float).
+  /// @throws Error if `unscale` or `step` was already called in this update, if nothing was scaled,
+  ///         or if a gradient has half precision (the parameters must be float).
   void unscale(torch::optim::Optimizer& optimizer);
 
-  /// Makes the update unless a gradient is infinite or NaN, with `fused_step` if possible. Unscales
-  /// the gradients first if `unscale` was not called. On CUDA, the update is queued before the wait
-  /// for the verdict, so that the two overlap.
-  /// @return Whether the update was made.
+  /// Performs the update unless a gradient is infinite or NaN, with fused kernels if possible.
+  /// Unscales the gradients first if `unscale` was not called. On CUDA, queues the update before it
+  /// waits for the verdict, so that the two overlap.
+  /// @return Whether the update was performed.
   /// @throws Error if it was already called in this update, or if nothing was scaled.
   bool step(torch::optim::Optimizer& optimizer);
 
-  /// Works like `step`, but on CUDA it does not wait for the verdict from the second update of each
-  /// parameter on. Until `settle` or the optimizer's next step, the optimizer's update counts
+  /// Works like `step`, but does not wait for the verdict on CUDA if each parameter has been
+  /// updated before. Until `settle` or the optimizer's next step, the optimizer's update counts
   /// include a skipped step.
   StepVerdict queue_step(torch::optim::Optimizer& optimizer);
 
@@ -106,22 +106,22 @@ class LINKBOY_API GradScaler {
   /// Whether `unscale` was called for `optimizer` since the last `update`.
   bool has_unscaled(const torch::optim::Optimizer& optimizer) const;
 
-  /// Whether the gradients of an optimizer are unscaled but its `step` was not called yet.
+  /// Whether the gradients of any optimizer are unscaled but its `step` has not been called yet.
   /// Gradients that were cleared after `unscale` do not count.
   bool awaits_step() const;
 
-  /// Omits the `step` of the optimizers whose gradients are unscaled: `awaits_step` no longer
-  /// counts them.
+  /// Declares that the optimizers whose gradients are unscaled will not be stepped: `awaits_step`
+  /// no longer counts them.
   void skip_steps();
 
   /// Shares overflows between ranks that do not average their gradients. Call it after `unscale`.
   /// An infinite or NaN gradient on one rank of `group` then counts on all of them, so that `step`
-  /// makes the update on all ranks or on none.
+  /// performs the update on all ranks or on none.
   /// @throws Error if `unscale` was not called for `optimizer`.
   /// @note Collective.
   void share_overflow(const torch::optim::Optimizer& optimizer, const ProcessGroup& group);
 
-  /// Prepares the optimizers that were stepped for another backward pass and `step` in the same
+  /// Allows another backward pass and `step` for the optimizers that were already stepped in this
   /// update. The scale does not change. Their overflows count at the next `update`.
   void collect_steps();
 

@@ -8,9 +8,9 @@
 
 namespace linkboy {
 
-/// Gives the work of the current thread in a scope a name for profilers. A trace of LibTorch's
-/// profiler shows the range as a user annotation. NVIDIA's tools show it as an NVTX range if
-/// `set_nvtx_ranges` has enabled these.
+/// Labels the work of the current thread in a scope for profilers. A trace of LibTorch's profiler
+/// shows the range as a user annotation. NVIDIA's tools show it as an NVTX range if
+/// `set_nvtx_ranges` has enabled them.
 ///
 ///     const ProfilerRange range("forward");
 ///

@@ -4,8 +4,8 @@
 
 namespace linkboy {
 
-/// Position of a micro-step in its accumulation window: the micro-steps whose gradients make one
-/// update.
+/// Position of a micro-step in its accumulation window. A window consists of the micro-steps whose
+/// gradients are accumulated for one update.
 struct AccumulationWindow {
   /// Index of the micro-step in the window, from 0.
   int64_t index = 0;

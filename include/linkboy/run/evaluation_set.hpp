@@ -21,10 +21,10 @@ struct EvaluationSet {
 struct IntermediateEvaluation {
   /// Prefix of the names of its metrics: "ema_model_" produces `ema_model_eval_loss_epoch`.
   std::string metric_prefix{};
-  /// Name of its loss.
+  /// Name of its mean loss in the run history, after the prefixes.
   std::string loss_name = "eval_loss_epoch";
-  /// Whether it uses `EvaluationSet::intermediate_loader`, which may have less data, for
-  /// evaluations that run often.
+  /// Whether it uses `EvaluationSet::intermediate_loader`, which may have less data so that
+  /// frequent evaluations are fast.
   bool uses_intermediate_loader = false;
 };
 

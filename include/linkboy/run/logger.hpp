@@ -13,11 +13,11 @@ namespace linkboy {
 enum class LogLevel { debug, info, warning, error };
 LINKBOY_ENUM_NAMES(LogLevel, debug, info, warning, error)
 
-/// One message of a process.
+/// One message from a process.
 struct LogMessage {
   /// Severity of the message.
   LogLevel level = LogLevel::info;
-  /// Text of one or more lines, without a line break at the end. Valid only during the call.
+  /// Text of one or more lines, without a line break at the end. Valid only during `Logger::log`.
   std::string_view text{};
   /// Rank of the process that logged the message.
   int64_t rank = 0;
@@ -29,7 +29,7 @@ LINKBOY_API std::string as_printed(LogLevel level, std::string_view message);
 
 /// Receives the messages of a process instead of its standard output: linkboy's lines, warnings and
 /// errors, and the messages that the program logs. Set it as `AcceleratorOptions::logger`.
-/// `cli::make_logger` makes one that writes to a file in addition to the terminal.
+/// `cli::make_logger` creates one that writes to a file in addition to the terminal.
 class LINKBOY_API Logger {
  public:
   virtual ~Logger() = default;

@@ -19,12 +19,13 @@ namespace linkboy {
 enum class ExecutionMode {
   /// Launches each operation when the loop reaches it.
   eager,
-  /// Records the forward and backward pass of a step as a CUDA graph after three steps, and replays
-  /// the graph from then on, which saves launches. The losses are bit-identical to those of eager.
-  /// It requires that all batches have the same shapes, and that `calculate_train_batch_loss` and
-  /// `backward_step` do the same work each time and never read a value from the device. The next
-  /// step may overwrite their results. A smaller last batch is dropped, with a message unless
-  /// `drop_last` is set. On the CPU the same rules apply, without a gain in speed.
+  /// Records the forward and backward pass of a step as a CUDA graph after three steps. From then
+  /// on, replays the graph, which reduces launch overhead. The losses are bit-identical to those of
+  /// eager. Requires one process, equal shapes of all batches, and that
+  /// `calculate_train_batch_loss` and `backward_step` do the same work each time and never read a
+  /// value from the device. The next step may overwrite their results. A smaller last batch is
+  /// dropped, with a message unless `drop_last` is set. On the CPU, the same rules apply, but there
+  /// is no speedup.
   graph,
 };
 LINKBOY_ENUM_NAMES(ExecutionMode, eager, graph)
@@ -37,38 +38,39 @@ struct NamedDataset {
   Dataset dataset{};
 };
 
-/// Options of `Trainer::train`. Name only those that differ from the defaults:
+/// Options of `Trainer::train`. Set only those that differ from the defaults:
 /// `trainer.train({.train_dataset = data, .num_epochs = 8})`.
 struct TrainOptions {
-  /// Training data. Required, unless `train_dataloader` is given or
+  /// Training data. Required, unless `train_dataloader` is set or
   /// `Trainer::create_train_dataloader` is overridden.
   Dataset train_dataset{};
 
-  /// A loader to use instead of `train_dataset`. It determines batches, order and workers;
-  /// `per_device_batch_size` does not apply to it. The processes share a loader that returns all
-  /// batches (`DataLoader::shared`). Combining it with `train_dataset`, `train_dataloader_options`
-  /// or `collate_fn` is an OptionError.
+  /// A loader to use instead of `train_dataset`. It determines the batches, their order and the
+  /// workers; `per_device_batch_size` does not apply. If the loader returns all batches, the
+  /// processes share it (see `DataLoader::shared`). Combining it with `train_dataset`,
+  /// `train_dataloader_options` or `collate_fn` is an OptionError.
   std::shared_ptr<DataLoader> train_dataloader{};
 
-  /// Number of passes over the data; at least 1. Required unless `max_num_updates` is given.
+  /// Number of passes over the data; at least 1. Required unless `max_num_updates` is set.
   std::optional<int64_t> num_epochs{};
 
-  /// Data to evaluate after each epoch. If it is empty, there is no evaluation.
+  /// Data for evaluations; see `evaluate_every_n_epochs`. If it and the other evaluation data are
+  /// empty, there is no evaluation.
   Dataset eval_dataset{};
 
-  /// A loader to use instead of `eval_dataset`; the processes share it, too. Combining it with
-  /// `eval_dataset` is an OptionError, as is combining it with `eval_dataloader_options` if
-  /// `more_eval_datasets` is empty.
+  /// A loader to use instead of `eval_dataset`; the processes share it like `train_dataloader`.
+  /// Combining it with `eval_dataset` is an OptionError, as is combining it with
+  /// `eval_dataloader_options` if `more_eval_datasets` is empty.
   std::shared_ptr<DataLoader> eval_dataloader{};
 
-  /// Data to evaluate after `eval_dataset`, one dataset after another, each with separate metrics.
+  /// Data to evaluate after `eval_dataset`, in this order, each with separate metrics.
   std::vector<NamedDataset> more_eval_datasets{};
 
   /// Samples per batch and device; at least 1. Also applies to evaluation batches, unless
-  /// `eval_dataloader_options` has another `batch_size`.
+  /// `eval_dataloader_options` sets another `batch_size`.
   int64_t per_device_batch_size = 8;
 
-  /// Number of updates in the whole run; at least 1. Replaces `num_epochs` if given.
+  /// Number of updates in the entire run; at least 1. Overrides `num_epochs` if set.
   std::optional<int64_t> max_num_updates{};
 
   /// Number of micro-steps per update; at least 1. If the last accumulation window of an epoch is
@@ -82,7 +84,7 @@ struct TrainOptions {
   /// be positive. Infinity measures the norm (`Trainer::gradient_norm`) without clipping.
   std::optional<double> gradient_clip_norm{};
 
-  /// Makes the scheduler of the run. If it is empty, the learning rate stays constant.
+  /// Creates the scheduler of the run. If it is empty, the learning rate stays constant.
   CreateSchedulerFn create_scheduler_fn{};
 
   /// Overrides `Trainer::default_train_dataloader_options` field by field. A `batch_size` that
@@ -91,9 +93,9 @@ struct TrainOptions {
   /// Overrides `Trainer::default_eval_dataloader_options` field by field.
   DataLoaderOptions eval_dataloader_options{};
 
-  /// Makes batches from single samples, in training and evaluation. For only one of the two, set it
-  /// in the options of that loader; setting it in both places is an OptionError. Several loader
-  /// workers call it at the same time.
+  /// Makes batches from single samples, in training and evaluation. To use it for only one of the
+  /// two, set it in the options of that loader; setting it in both places is an OptionError.
+  /// Several loader workers call it at the same time.
   CollateFn collate_fn{};
 
   /// If false, continues the metrics and the epoch count of the previous run. The number of epochs
@@ -105,20 +107,21 @@ struct TrainOptions {
   /// `<folder>/latest` the run starts from the beginning if there is no state.
   std::optional<std::filesystem::path> resume_from{};
 
-  /// If true, resumes even if the saved run had another schedule or one with other lengths (a
-  /// shorter run). The values continue from the saved update on the new curve, possibly with a
+  /// If true, resumes even if the saved run had another schedule or other lengths, such as those of
+  /// a shorter run. The values continue from the saved update on the new curve, possibly with a
   /// jump.
   bool allow_changed_schedule_length = false;
 
   /// Number of epochs between evaluations; at least 1. The last epoch is always evaluated.
   int64_t evaluate_every_n_epochs = 1;
 
-  /// If true, also evaluates before the first update; the metrics are `initial_eval_loss_epoch` and
-  /// so on. A resumed run does not repeat this evaluation.
+  /// If true, also evaluates before the first update. The names of these metrics have the prefix
+  /// "initial_": `initial_eval_loss_epoch`. A resumed run does not repeat this evaluation.
   bool evaluate_before_training = false;
 
   /// Callbacks for this run only. They are called together with those of the Trainer, ordered by
-  /// phase; each gets `on_init_end` first. Must not contain null or a name twice.
+  /// phase; each receives `on_init_end` first. Must not contain null or a callback whose name is
+  /// already taken.
   CallbackList callbacks{};
 
   /// How the training steps are launched.
@@ -126,9 +129,9 @@ struct TrainOptions {
 
   /// If true, weights the micro-steps of an update by `StepOutput::batch_size`: the gradient is
   /// that of the mean over all samples (or tokens) of the accumulation window on all processes. If
-  /// false, every micro-step of every process has the same weight, as in PyTorch; the result
-  /// differs if some have more tokens than others. Cannot be combined with ExecutionMode::graph,
-  /// local SGD or a GradientCommHook.
+  /// false, every micro-step of every process has the same weight, as in PyTorch; the results
+  /// differ if some micro-steps have more tokens than others. Cannot be combined with
+  /// ExecutionMode::graph, local SGD, a GradientCommHook, registered optimizers or an LBFGS.
   bool weight_by_batch_size = false;
 
   LINKBOY_FIELDS(num_epochs, max_num_updates, per_device_batch_size, gradient_accumulation_steps,
@@ -139,26 +142,27 @@ struct TrainOptions {
 
 /// Options of `Trainer::evaluate` and `Trainer::predict`.
 struct EvaluateOptions {
-  /// The data. Required, unless `dataloader` is given or `Trainer::create_eval_dataloader` is
+  /// The data. Required, unless `dataloader` is set or `Trainer::create_eval_dataloader` is
   /// overridden.
   Dataset dataset{};
 
-  /// A loader to use instead of `dataset`. It determines batches, order and workers. Combining it
-  /// with `dataset`, `dataloader_options` or `collate_fn` is an OptionError. With several
-  /// processes, `predict` needs a loader that `make_data_loader` made from a dataset.
+  /// A loader to use instead of `dataset`. It determines the batches, their order and the workers.
+  /// Combining it with `dataset`, `dataloader_options` or `collate_fn` is an OptionError. With
+  /// several processes, `predict` requires a loader that `make_data_loader` created from a dataset.
   std::shared_ptr<DataLoader> dataloader{};
 
   /// Samples per batch and device; at least 1.
   int64_t per_device_batch_size = 8;
 
-  /// Overrides `Trainer::default_eval_dataloader_options` field by field. If it has another
-  /// `batch_size` or a second `collate_fn`, `evaluate` and `predict` throw OptionError.
+  /// Overrides `Trainer::default_eval_dataloader_options` field by field. A `batch_size` that
+  /// differs from `per_device_batch_size` is an OptionError, and so is setting `collate_fn` in both
+  /// places.
   DataLoaderOptions dataloader_options{};
 
   /// Makes batches from single samples.
   CollateFn collate_fn{};
 
-  /// Callbacks for this run only, as TrainOptions::callbacks.
+  /// Callbacks for this run only; see TrainOptions::callbacks.
   CallbackList callbacks{};
 };
 

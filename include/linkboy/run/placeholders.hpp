@@ -25,21 +25,22 @@ struct PlaceholderName {
 /// value.
 class LINKBOY_API RunExpression {
  public:
-  /// Makes an expression with a constant value.
+  /// Constructs an expression with a constant value.
   /// @{
   RunExpression(double value);   // NOLINT(google-explicit-constructor): a number is a value
   RunExpression(int64_t value);  // NOLINT(google-explicit-constructor)
   RunExpression(int value) : RunExpression(static_cast<int64_t>(value)) {}  // NOLINT
   /// @}
 
-  /// Makes a placeholder called `name`. `get` may throw Error if the run does not have the value.
+  /// Constructs a placeholder called `name`. `get` may throw Error if the run does not have the
+  /// value.
   RunExpression(std::string name, std::function<double(const RunConfig&)> get);
 
-  /// Makes a placeholder at compile time, for the constants below.
+  /// Constructs a placeholder at compile time, for the constants below.
   constexpr explicit RunExpression(detail::PlaceholderName name) noexcept
       : placeholder_(name.text) {}
 
-  /// Returns the placeholder called `name`, equal to the constant below.
+  /// Returns the placeholder called `name`, which equals the constant of that name below.
   /// @throws Error that lists the names if there is no such placeholder.
   static RunExpression placeholder(std::string_view name);
 
@@ -52,20 +53,20 @@ class LINKBOY_API RunExpression {
   /// Returns the value in a run. A value that is a whole number up to rounding is rounded to it:
   /// `placeholders::num_updates * 0.07` is 7 for 100 updates, although 100 * 0.07 is slightly
   /// larger.
-  /// @throws Error if a placeholder has no value in this run, or for a division by zero; the
-  ///         message shows the expression.
+  /// @throws Error if a placeholder does not have a value in this run, for a division by zero, or
+  ///         if the result is not finite; the message shows the expression.
   double resolve(const RunConfig& config) const;
 
   /// Returns the value in a run as a count.
   /// @throws Error under the same conditions as `resolve`; if the value is not a whole number (the
-  ///         message recommends `ceil` or `floor`); or if it is beyond 2^53, where a double cannot
-  ///         represent every whole number.
+  ///         message recommends `ceil` or `floor`); or if its absolute value is greater than 2^53,
+  ///         above which a double cannot represent every whole number.
   int64_t resolve_count(const RunConfig& config) const;
 
   /// Returns the expression as text: "(num_epochs * 2)".
   std::string to_string() const;
 
-  /// Returns an expression whose value is computed when the run is known.
+  /// Returns an expression that `resolve` computes.
   /// @{
   friend RunExpression operator+(const RunExpression& left, const RunExpression& right);
   friend RunExpression operator-(const RunExpression& left, const RunExpression& right);
@@ -85,14 +86,14 @@ class LINKBOY_API RunExpression {
   std::shared_ptr<const Expression> expression_{};  // otherwise set; copies share it
 };
 
-/// Values of a run that expressions can use before the run is known.
+/// Values that expressions can use before the run that determines them exists.
 namespace placeholders {
 
-// `inline`, so that a namespace-scope constant of a program can use them.
+// `constinit`, so that a program's namespace-scope constants can use them.
 
 /// Number of epochs in the run.
 inline constinit const RunExpression num_epochs{detail::PlaceholderName{"num_epochs"}};
-/// Number of updates in the whole run; less than num_epochs * num_updates_per_epoch if
+/// Number of updates in the entire run; less than num_epochs * num_updates_per_epoch if
 /// `max_num_updates` ends the run in mid-epoch.
 inline constinit const RunExpression num_updates{detail::PlaceholderName{"num_updates"}};
 /// Number of updates in an epoch; the same on every rank.
@@ -101,7 +102,7 @@ inline constinit const RunExpression num_updates_per_epoch{
 /// Number of training batches per epoch on one process.
 inline constinit const RunExpression num_train_batches_per_epoch{
     detail::PlaceholderName{"num_train_batches_per_epoch"}};
-/// Number of evaluation batches per evaluation on one process.
+/// Number of batches per evaluation on one process; the largest if the processes differ.
 /// @note Resolving it throws Error in a run without evaluation data.
 inline constinit const RunExpression num_eval_batches_per_epoch{
     detail::PlaceholderName{"num_eval_batches_per_epoch"}};

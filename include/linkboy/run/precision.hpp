@@ -11,7 +11,7 @@
 namespace linkboy {
 
 /// The type in which LibTorch's autocast computes losses. Parameters, gradients and optimizer
-/// states keep their own types.
+/// states keep their types.
 enum class Precision {
   fp32,  ///< no autocast: each operation runs in the type of its tensors
   bf16,
@@ -20,7 +20,7 @@ enum class Precision {
 
 LINKBOY_ENUM_NAMES(Precision, fp32, bf16, fp16)
 
-/// Also accepts "no" for fp32.
+/// Parses a Precision. Also accepts "no" for fp32.
 template <>
 inline Precision from_text<Precision>(const std::string& text) {
   return text == "no" ? Precision::fp32 : enum_from_text<Precision>(text);

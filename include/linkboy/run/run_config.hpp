@@ -10,8 +10,8 @@
 
 namespace linkboy {
 
-/// Lengths and sizes of a run, which follow from its options, data and processes.
-/// `Trainer::create_run_config` makes it once; it is constant from then on.
+/// Lengths and sizes of a run, which result from its options, data and processes.
+/// `Trainer::create_run_config` creates it once per run; it does not change during the run.
 ///
 /// An *update* is one optimizer step of this run, the same on every rank.
 struct LINKBOY_API RunConfig {
@@ -20,12 +20,13 @@ struct LINKBOY_API RunConfig {
   /// Number of updates per epoch. The last update of an epoch may have a shorter accumulation
   /// window.
   int64_t num_updates_per_epoch = 0;
-  /// Number of updates in the whole run: `max_num_updates` if that was given.
+  /// Number of updates in the entire run: `TrainOptions::max_num_updates` if that is set.
   int64_t max_num_updates = 0;
 
   /// Number of training batches per epoch on one process.
   int64_t num_train_batches_per_epoch = 0;
-  /// Number of evaluation batches per evaluation on one process; 0 if there is no evaluation data.
+  /// Number of batches per evaluation on one process (the largest if the processes differ); 0 if
+  /// there is no evaluation data.
   int64_t num_eval_batches_per_epoch = 0;
 
   /// Number of micro-steps per update.
@@ -41,7 +42,7 @@ struct LINKBOY_API RunConfig {
   int64_t eval_per_device_batch_size = 0;
   /// Samples in one update: per-device batch size * processes * accumulation steps.
   int64_t train_total_batch_size = 0;
-  /// Samples in the evaluation batches of all processes together.
+  /// Samples in one evaluation batch of each process, all processes together.
   int64_t eval_total_batch_size = 0;
 
   /// Number of processes that share the batches.

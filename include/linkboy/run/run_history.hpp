@@ -14,21 +14,21 @@
 
 namespace linkboy {
 
-/// The metrics of a run, epoch by epoch. Implement this class to store them elsewhere.
+/// The metrics of a run, epoch by epoch. Derive from this class to store them elsewhere.
 ///
-/// Reading never changes the history. The thread that runs the Trainer uses it.
+/// Reading never changes the history. Only the thread that runs the Trainer uses it.
 class LINKBOY_API RunHistory {
  public:
   virtual ~RunHistory() = default;
 
-  /// Names of the metrics with at least one value, in the order of their first value.
+  /// Names of the metrics with at least one value, in the order in which they were first recorded.
   virtual std::vector<std::string> get_metric_names() const = 0;
 
   /// All values of a metric, oldest first; empty if the metric does not exist.
   virtual std::vector<double> get_metric_values(std::string_view name) const = 0;
 
-  /// Number of values of a metric. Called at each epoch and evaluation; override it if a metric has
-  /// many values.
+  /// Number of values of a metric. Called at each epoch and evaluation; override it if copying all
+  /// values is slow.
   virtual int64_t num_metric_values(std::string_view name) const;
 
   /// Returns the newest value of a metric.
@@ -47,19 +47,19 @@ class LINKBOY_API RunHistory {
   /// The prefix of the names; empty by default.
   virtual const std::string& metric_name_prefix() const = 0;
 
-  /// The epoch in progress, counted from 1.
+  /// The current epoch, counted from 1.
   virtual int64_t current_epoch() const = 0;
-  /// Sets the epoch in progress, for a resumed run and for `increment_epoch`.
+  /// Sets the current epoch, for a resumed run and for `increment_epoch`.
   virtual void set_epoch(int64_t epoch) = 0;
   /// Proceeds to the next epoch.
   void increment_epoch() { set_epoch(current_epoch() + 1); }
 
-  /// Removes all metrics and sets the epoch to 1. The prefix stays.
+  /// Removes all metrics and sets the epoch to 1. Keeps the prefix.
   virtual void reset() = 0;
 
-  /// Returns the metrics and the epoch.
+  /// Returns the metrics, the epoch and the prefix.
   virtual StateDict state_dict() const = 0;
-  /// Restores the metrics and the epoch.
+  /// Restores the metrics, the epoch and the prefix.
   /// @throws Error if `state` is not a state that `state_dict` returned.
   virtual void load_state_dict(const StateDict& state) = 0;
 };

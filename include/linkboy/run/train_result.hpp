@@ -11,7 +11,7 @@ namespace linkboy {
 
 /// Outcome of a training run.
 struct TrainResult {
-  /// Why the run ended: `finished` if all epochs were run.
+  /// Why the run ended: `finished` if it completed all epochs.
   StopReason reason = StopReason::finished;
   /// The reason in words; empty for `finished`.
   std::string message;

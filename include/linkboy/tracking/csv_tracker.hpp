@@ -23,16 +23,17 @@ struct CsvTrackerOptions {
 /// Records scalars as a table of comma-separated values, with one row per scalar and the columns
 /// `time` (seconds since 1970, UTC), `epoch`, `update`, `name` and `value`.
 ///
-/// The table is "long": a new metric is a new name and never changes the columns. pandas makes it
-/// "wide" with `pivot_table(index="update", columns="name", values="value")`. Names are quoted
-/// according to RFC 4180, and lines end with "\n". Numbers have the fewest digits that restore the
-/// same double. Values that are not finite are `nan`, `inf` and `-inf`.
+/// The table is in long format: a new metric adds rows, never columns. In pandas,
+/// `pivot_table(index="update", columns="name", values="value")` converts it to wide format. Names
+/// are quoted according to RFC 4180, and lines end with "\n". A name that a spreadsheet would read
+/// as a formula, such as "=x", is preceded by an apostrophe. Numbers have the fewest digits that
+/// restore the same double. Values that are not finite are written as `nan`, `inf` and `-inf`.
 ///
 /// A row is in the file when `log_scalars` returns. Configuration, texts and histograms are not
 /// recorded.
 ///
 /// The file of an earlier run is replaced when the next run starts, not before. A run that resumes
-/// from a training state keeps the rows up to that state. It drops later rows, and a row that is
+/// from a training state keeps the rows up to that state. It drops later rows and any row that is
 /// incomplete because the program was killed.
 class LINKBOY_API CsvTracker : public Tracker {
  public:
@@ -47,11 +48,10 @@ class LINKBOY_API CsvTracker : public Tracker {
   ~CsvTracker() override;
 
   /// Opens the file. Creates missing parent folders.
-  /// @throws Error if the file cannot be written or is not the table of a CsvTracker; the file is
-  ///         unchanged in this case.
+  /// @throws Error if the file cannot be written, if another run is writing it, or if a CsvTracker
+  ///         did not write it; the file is unchanged in these cases.
   void start(const TrackedRun& run) override;
-  /// @throws Error with the system's reason (a full disk, for example). Earlier rows stay as they
-  ///         are.
+  /// @throws Error with the system's reason (a full disk, for example). Earlier rows are unchanged.
   void log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) override;
   void finish(std::string_view outcome, std::span<const TrackedScalar> last) override;
 

@@ -24,17 +24,18 @@ struct HtmlReportOptions {
   LINKBOY_FIELDS(seconds_between_writes);
 };
 
-/// A page about the run in one HTML file that needs neither scripts nor a network. It shows line
-/// charts of all metrics, the last, lowest and highest value of each, the newest histogram of each
-/// name, texts, configuration and environment.
+/// Writes a report on the run as a single HTML file, which needs neither scripts nor a network. It
+/// shows line charts of all metrics, the last, lowest and highest value of each, the newest
+/// histogram of each name, texts, configuration and environment.
 ///
 /// Metrics share a chart if their names differ only in words such as "train" and "eval". Values
-/// that are not finite are gaps with a mark. Noisy lines get a moving average.
+/// that are not finite appear as marked gaps. Noisy lines have a moving average.
 ///
-/// The file always contains a complete page. It is replaced at `start`, at a `flush` if the last
-/// write is long enough ago, and at `finish`. The size of the file, the memory use of the report
-/// and the duration of a write grow with the number of records (about 50 bytes each in the file).
-/// In a run of millions of updates, do not log every update.
+/// The file always contains a complete page. It is replaced at `start`, at `finish`, and at each
+/// `flush` that is long enough after the last write (see HtmlReportOptions). Later records are lost
+/// if the program is killed. The size of the file, the memory use of the report and the duration of
+/// a write grow with the number of records (about 50 bytes each in the file). In a run of millions
+/// of updates, do not log every update.
 ///
 /// The page contains the records as JSON. A run that resumes from a training state reads them and
 /// drops those after that state. Any other run replaces the old page when it starts. The file is
@@ -53,8 +54,8 @@ class LINKBOY_API HtmlReport : public Tracker {
   ~HtmlReport() override;
 
   /// Writes the first page. Creates missing parent folders.
-  /// @throws Error if the file cannot be written, if another run is writing it, or if it is not a
-  ///         report; the file is unchanged in this case.
+  /// @throws Error if the file cannot be written, if another run is writing it, or if an HtmlReport
+  ///         did not write it; the file is unchanged in these cases.
   void start(const TrackedRun& run) override;
   void log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) override;
   void log_histogram(std::string_view name, const at::Tensor& values,

@@ -29,17 +29,17 @@ struct JsonLinesTrackerOptions {
 ///      "min":..,"max":..,"mean":..,"standard_deviation":..,"edges":[31 numbers],"counts":[30]}
 ///     {"type":"end","outcome":"finished","last":{"train_loss":0.5,..}}
 ///
-/// Times are seconds since 1970, UTC. Numbers restore the same double. A number that JSON does not
-/// support is the string "NaN", "Infinity" or "-Infinity". Bytes that are not UTF-8 become U+FFFD.
-/// A histogram has equal bins over the finite elements. Only the last bin includes its upper edge.
-/// The standard deviation is that of the population. If there are no finite elements, `edges` and
-/// `counts` are empty and the statistics are "NaN".
+/// Times are seconds since 1970, UTC. Numbers have enough digits to restore the same double. Values
+/// that are not finite are written as the strings "NaN", "Infinity" and "-Infinity". Bytes that are
+/// not UTF-8 become U+FFFD. A histogram has bins of equal width over the finite elements. Only the
+/// last bin includes its upper edge. The standard deviation is that of the population. If there are
+/// no finite elements, `edges` and `counts` are empty and the statistics are "NaN".
 ///
 /// A line is in the file when the call that logs it returns.
 ///
 /// The file of an earlier run is replaced when the next run starts, not before. A run that resumes
-/// from a training state keeps the lines up to that state. It drops later lines, the "end", and a
-/// line that is incomplete because the program was killed. Then it adds its own "run" line.
+/// from a training state keeps the lines up to that state. It drops later lines, the "end" line,
+/// and any line that is incomplete because the program was killed. It then adds a new "run" line.
 class LINKBOY_API JsonLinesTracker : public Tracker {
  public:
   /// The argument types for `make<JsonLinesTracker>(subject, {...})`.
@@ -53,12 +53,12 @@ class LINKBOY_API JsonLinesTracker : public Tracker {
   ~JsonLinesTracker() override;
 
   /// Opens the file and writes the "run" line. Creates missing parent folders.
-  /// @throws Error if the file cannot be written or is not one of a JsonLinesTracker; the file is
-  ///         unchanged in this case.
+  /// @throws Error if the file cannot be written, if another run is writing it, or if a
+  ///         JsonLinesTracker did not write it; the file is unchanged in these cases.
   void start(const TrackedRun& run) override;
-  /// This function and the following ones write one line each.
-  /// @throws Error with the system's reason (a full disk, for example). Earlier lines stay as they
-  ///         are.
+  /// This function and the following ones each write one line.
+  /// @throws Error with the system's reason (a full disk, for example). Earlier lines are
+  ///         unchanged.
   void log_scalars(std::span<const TrackedScalar> scalars, const TrackedTime& time) override;
   void log_histogram(std::string_view name, const at::Tensor& values,
                      const TrackedTime& time) override;

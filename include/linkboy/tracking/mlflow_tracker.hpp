@@ -15,7 +15,8 @@ namespace linkboy {
 class LineFile;
 
 struct MlflowTrackerOptions {
-  /// The folder that MLflow receives as `file:DIRECTORY`. Created if it does not exist.
+  /// The folder of the file store, which MLflow opens as `file:DIRECTORY`. Created if it does not
+  /// exist.
   std::filesystem::path directory = "mlruns";
   /// The name of the experiment. Created if it does not exist. Must not be empty.
   std::string experiment = "Default";
@@ -29,15 +30,16 @@ struct MlflowTrackerOptions {
 /// read it. MLflow 3.17 requires MLFLOW_ALLOW_FILE_STORE=true for this.
 ///
 /// If `run_id` is set, that run is continued. Otherwise, a run that resumes from a training state
-/// continues the run that the state names, if the experiment contains it and it was not deleted
-/// there. Any other run is new. When a run is continued, records after the training state are
-/// removed from its metrics. Other runs are never changed, whatever their names. A run has one
-/// writer at a time: the file `.lock` in its folder is locked from `start` to `finish`.
+/// continues the MLflow run that is recorded in the state, if the experiment contains it and it was
+/// not deleted there. In all other cases, a new run is created. When a run is continued, records
+/// after the training state are removed from its metrics. Other runs are never changed, even if
+/// they have the same name. Only one process can write a run at a time: the file `.lock` in the
+/// run's folder is locked from `start` to `finish`.
 ///
 /// The configuration is recorded as parameters, the environment as tags `environment.NAME`, and
 /// texts as artifacts `NAME.md`. Histograms are not recorded. MLflow accepts letters, digits and
-/// `_-. :/` in names: any other character is replaced by `_`, and empty parts of a path are
-/// removed. Names are limited to 250 characters, values of parameters to 6000. A metric gets a
+/// `_-. :/` in names: any other character is replaced with `_`, and empty parts of a path are
+/// removed. Names are limited to 250 characters, values of parameters to 6000. A metric receives a
 /// suffix that is computed from its name if another metric already has the resulting name, or if
 /// one would be the folder of the other ("a" and "a/b").
 ///

@@ -24,10 +24,11 @@ struct TensorBoardTrackerOptions {
 ///
 /// Each run has a folder in `directory`: `NAME-1`, `NAME-2`, ... with the name of the run, or
 /// `run-1` if it does not have a name. In a name, all characters except letters, digits and `_-.`
-/// become `_`. A run that resumes from a training state opens another file in the folder that the
-/// state names, if that folder exists, and makes TensorBoard ignore the records after the state. A
-/// run has one writer at a time: the file `.lock` in its folder is locked from `start` to `finish`.
-/// The HPARAMS tab does not show metrics of a run whose folder is the `--logdir` itself.
+/// become `_`. A run that resumes from a training state adds a file to the folder that is recorded
+/// in the state, if that folder exists, and makes TensorBoard ignore the records after the state.
+/// Only one process can write a run at a time: the file `.lock` in the run's folder is locked from
+/// `start` to `finish`. The HPARAMS tab does not show metrics of a run whose folder is the
+/// `--logdir` itself.
 ///
 /// Every event is passed to the operating system before the call returns; `flush` does nothing.
 class LINKBOY_API TensorBoardTracker final : public Tracker {
@@ -47,11 +48,11 @@ class LINKBOY_API TensorBoardTracker final : public Tracker {
   /// for the tensor's device.
   void log_histogram(std::string_view name, const at::Tensor& values,
                      const TrackedTime& time) override;
-  /// Records a text in Markdown and UTF-8.
+  /// Records a UTF-8 text, which TensorBoard renders as Markdown.
   void log_text(std::string_view name, std::string_view text, const TrackedTime& time) override;
-  /// Ends the run. TensorBoard takes the newest value of each scalar for the HPARAMS tab from the
-  /// events. A run that ended by a stop request does not get a status there, because it may resume
-  /// and only the first status counts.
+  /// Ends the run. For the HPARAMS tab, TensorBoard reads the newest value of each scalar from the
+  /// events, so `last` is not used. A run that a stop request ended does not receive a status
+  /// there, because the run may resume and TensorBoard uses only the first status.
   void finish(std::string_view outcome, std::span<const TrackedScalar> last) override;
 
   /// Returns the name of the run's folder.

@@ -21,14 +21,14 @@ struct TrackedRun {
 
   /// A name for display. May be empty.
   std::string name{};
-  /// Hyper-parameters and the values that they resolved to. Names are unique.
+  /// Hyperparameters with the values that the run uses. Names are unique.
   Entries config{};
   /// Versions, device and host.
   Entries environment{};
   /// Number of updates and completed epochs at which the run starts; not 0 if it resumes from a
-  /// training state. Records of later updates, which a killed run left, are obsolete. If the run
-  /// resumes in the middle of an epoch, `first_update` is one less, and the values of that update
-  /// are passed again.
+  /// training state. Records of later updates, which a killed run may have written, are obsolete.
+  /// If the run resumes in the middle of an epoch, `first_update` is one less, and the values of
+  /// that update are passed again.
   int64_t first_update = 0;
   /// See `first_update`.
   int64_t first_epoch = 0;
@@ -56,11 +56,11 @@ struct TrackedScalar {
   double value;
 };
 
-/// Records a run: in event files, tables or reports. The TrackRun callback passes the records to
-/// any number of trackers, on the main process only.
+/// Records a run in event files, tables or reports. The TrackRun callback passes the records to any
+/// number of trackers, on the main process only.
 ///
-/// If the program is killed, only records after the last `flush` can be lost, and an incomplete
-/// file remains readable.
+/// If the program is killed, only records after the last `flush` can be lost (HtmlReport may skip a
+/// `flush`), and an incomplete file remains readable.
 ///
 /// All methods throw Error if something cannot be written. Not thread-safe.
 class LINKBOY_API Tracker {
@@ -82,9 +82,9 @@ class LINKBOY_API Tracker {
   /// Records a text for display. Does nothing by default.
   virtual void log_text(std::string_view name, std::string_view text, const TrackedTime& time);
 
-  /// Returns a text by which another process can find the current or last run in the tracker's
-  /// storage: a folder's name or an id, for TrackedRun::place. The default is empty, for trackers
-  /// whose options name the place.
+  /// Returns a text with which another process can find the current or last run in the tracker's
+  /// storage: a folder name or an id, for TrackedRun::place. Empty by default, for trackers whose
+  /// options determine the place.
   ///
   /// A training state can come from an untrusted source. A tracker must use the text only as a name
   /// in its own storage.

@@ -10,9 +10,9 @@
 
 namespace linkboy {
 
-/// Makes a tracker by its name, for command lines and config files: `make_tracker("csv", {{"path",
-/// "run.csv"}})`. Keys are the names of the members of the tracker's options, and `path` for
-/// trackers that write one file.
+/// Creates a tracker by name, for command lines and config files:
+/// `make_tracker("csv", {{"path", "run.csv"}})`. Keys are the names of the members of the tracker's
+/// options and, for trackers that write one file, `path`.
 /// @throws OptionError if there is no such tracker or option, if a value cannot be parsed, or if
 ///         the path is missing. The message lists the available names.
 LINKBOY_API std::shared_ptr<Tracker> make_tracker(const std::string& name,

@@ -13,7 +13,7 @@ namespace linkboy {
 struct TrainerOptions {
   /// The callbacks, called by phase and then in this order.
   CallbackList callbacks = default_callbacks();
-  /// The run history. Null uses an InMemoryRunHistory.
+  /// The run history. If it is null, the Trainer uses an InMemoryRunHistory.
   std::shared_ptr<RunHistory> run_history{};
   /// Device, precision and process options.
   AcceleratorOptions accelerator{};

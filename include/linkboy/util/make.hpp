@@ -15,14 +15,14 @@ concept OptionsOf = std::same_as<typename T::Options, std::remove_cvref_t<Argume
 template <class Argument, class T>
 concept SubjectOf = std::convertible_to<Argument, typename T::Subject>;
 
-/// Makes a shared callback, metric or tracker from its options:
+/// Creates a shared callback, metric or tracker from its options:
 /// `make<SaveBestModel>({.save_top_k = 3})`.
 template <class T>
 std::shared_ptr<T> make(typename T::Options options) {
   return std::make_shared<T>(std::move(options));
 }
 
-/// Makes a shared object of a class that has a subject:
+/// Creates a shared object of a class that has a subject:
 /// `make<TrackRun>({csv, board}, {.name = "base"})`.
 template <class T>
 requires requires { typename T::Subject; }
@@ -30,7 +30,7 @@ std::shared_ptr<T> make(typename T::Subject subject, typename T::Options options
   return std::make_shared<T>(std::move(subject), std::move(options));
 }
 
-/// Makes a shared object from the arguments of any other constructor, or without arguments.
+/// Creates a shared object with any other constructor.
 template <class T, class... Arguments>
 requires(std::constructible_from<T, Arguments...> &&
          !((OptionsOf<Arguments, T> || SubjectOf<Arguments, T>) ||

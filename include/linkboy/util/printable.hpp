@@ -9,14 +9,14 @@
 /// Text from files and other untrusted sources, made safe for a terminal and a log.
 namespace linkboy {
 
-/// Number of bytes of a name from a file that an error message shows.
+/// Maximum number of bytes of a name from a file that an error message shows.
 inline constexpr std::size_t kMaxShownName = 200;
 
 /// Returns `text` with escape sequences (`\n`, `\x1b`, `\u202e`) in place of control characters,
 /// characters that change the direction of text, backslashes and bytes that are not UTF-8, so that
 /// a terminal does not interpret them.
 ///
-/// @param max_size  Longer text is cut at this number of bytes and ends with "...".
+/// @param max_size  Longer text is truncated to this number of bytes, followed by "...".
 LINKBOY_API std::string printable(std::string_view text,
                                   std::size_t max_size = std::string_view::npos);
 
@@ -25,12 +25,11 @@ LINKBOY_API std::string printable(std::string_view text,
 LINKBOY_API std::string quoted(std::string_view text,
                                std::size_t max_size = std::string_view::npos);
 
-/// Returns a name from a file in the form for error messages: quoted and cut at kMaxShownName
-/// bytes.
+/// Returns a name from a file for an error message: quoted and truncated to kMaxShownName bytes.
 inline std::string quote_name(std::string_view name) { return quoted(name, kMaxShownName); }
 
-/// Returns a whole message with escapes as in `printable`, except that line ends, tabs and
-/// backslashes are unchanged.
+/// Returns a complete message with escapes as in `printable`, but leaves line breaks, tabs and
+/// backslashes unchanged.
 LINKBOY_API std::string printable_message(std::string_view text);
 
 }  // namespace linkboy

@@ -7,7 +7,8 @@
 
 namespace linkboy {
 
-/// A member of an options struct without a default: code that does not set it does not compile.
+/// A required member of an options struct. It does not have a default: code that does not set it
+/// does not compile.
 ///
 ///     struct AccuracyOptions {
 ///       Required<int64_t> num_classes;
@@ -28,7 +29,7 @@ class Required {
       Required(From&& value)
       : value_(std::forward<From>(value)) {}
 
-  /// Makes a list from its items: `.milestones = {10, 20}`.
+  /// Creates a list from its items: `.milestones = {10, 20}`.
   template <class List = T, class Item = typename List::value_type>
   Required(std::initializer_list<std::type_identity_t<Item>> items) : value_(items) {}
 

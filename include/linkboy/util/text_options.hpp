@@ -1,5 +1,5 @@
-// Options as text, on a command line or in a config file: the fields of an options struct,
-// the conversion of their values from and to text, and objects that are made from them by name.
+// Options as text, on a command line or in a config file: the fields of an options struct, the
+// conversion of their values to and from text, and the creation of objects by name.
 
 #pragma once
 
@@ -34,7 +34,7 @@
   }                                                           \
   static_assert(true) /* a semicolon follows */
 
-/// Lists the values of an enumeration; their names are their texts. Inside a class, write
+/// Lists the values of an enumeration, which are written as their names. Inside a class, write
 /// `friend LINKBOY_ENUM_NAMES(Mode, min, max);`.
 #define LINKBOY_ENUM_NAMES(Enum, ...)                                          \
   constexpr auto enum_names(Enum) {                                            \
@@ -44,21 +44,22 @@
 
 namespace linkboy {
 
-/// Keys and values: {"step_size", "2 * num_updates_per_epoch"}.
+/// Keys and values, such as {"step_size", "2 * num_updates_per_epoch"}.
 using TextSettings = std::vector<std::pair<std::string, std::string>>;
 
 /// Returns the parts between separators: at least one, which may be empty. If all parentheses are
 /// paired, separators inside them do not count: "min(100,200),300" has two parts.
 LINKBOY_API std::vector<std::string> split_at(char separator, const std::string& text);
 
-/// Returns the word at `index` of "a, b, c".
+/// Returns the name at `index` in a list such as "a, b, c".
 constexpr std::string_view nth_name(std::string_view names, std::size_t index) {
   for (; index > 0; --index) names.remove_prefix(names.find(',') + 1);
   names.remove_prefix(names.find_first_not_of(' '));
   return names.substr(0, names.find(','));
 }
 
-/// Returns the name of a value of an enumeration that has LINKBOY_ENUM_NAMES.
+/// Returns the name of a value of an enumeration that has LINKBOY_ENUM_NAMES; "unknown" if the
+/// value is not listed there.
 template <class Enum>
 constexpr std::string_view enum_name(Enum value) {
   const auto names = enum_names(value);
@@ -94,7 +95,7 @@ LINKBOY_API std::string number_to_text(double number);
 /// @throws Error under the same conditions as `from_text`.
 LINKBOY_API std::chrono::nanoseconds duration_from_text(const std::string& text);
 
-/// Returns a text that `duration_from_text` accepts, in the largest unit of which the duration is a
+/// Returns a text that `duration_from_text` accepts, in the largest unit in which the duration is a
 /// whole number.
 LINKBOY_API std::string duration_to_text(std::chrono::nanoseconds duration);
 
@@ -134,7 +135,13 @@ Value from_text(const std::string& text) {
   } else if constexpr (requires { Value::parse(text); }) {
     return Value::parse(text);
   } else if constexpr (requires { typename Value::rep; }) {
-    return std::chrono::duration_cast<Value>(duration_from_text(text));
+    const auto duration = duration_from_text(text);
+    const auto value = std::chrono::duration_cast<Value>(duration);
+    LINKBOY_CHECK_OPTION(
+        std::chrono::treat_as_floating_point_v<typename Value::rep> || value == duration,
+        "it must be a multiple of ",
+        duration_to_text(std::chrono::duration_cast<std::chrono::nanoseconds>(Value(1))));
+    return value;
   } else if constexpr (requires(Value optional) { optional.has_value(); }) {
     if (text == "none") return {};
     return from_text<typename Value::value_type>(text);
@@ -192,7 +199,7 @@ TextSettings options_to_text(Options options) {
   return settings;
 }
 
-/// A key of an earlier version of linkboy that texts may still contain. An options struct lists its
+/// A key from an earlier version of linkboy, which is still accepted. An options struct lists its
 /// former keys, and those of members that have fields, in
 /// `static constexpr FormerKey kFormerKeys[]`.
 struct FormerKey {
@@ -200,8 +207,8 @@ struct FormerKey {
   std::string_view name;
   /// Name of the field that it sets: "warmup_updates".
   std::string_view now;
-  /// Text to append to the value, which is then put in parentheses, if the unit has changed: " *
-  /// num_updates_per_epoch".
+  /// If the unit has changed, the text to append to the value, which is put in parentheses:
+  /// " * num_updates_per_epoch".
   std::string_view unit{};
 };
 
@@ -254,22 +261,22 @@ Options options_from_text(const std::string& owner, TextSettings settings, Optio
   return options;
 }
 
-/// Makes objects of one kind by name: callbacks, schedulers.
+/// Creates objects of one kind by name, such as callbacks or schedulers.
 template <class Made>
 class MadeByName {
  public:
-  /// A name and the means to make its object.
+  /// A name, its options, and the function that creates its object.
   struct Entry {
     /// The name: "early-stopping".
     std::string name;
     /// The options with their defaults.
     TextSettings options;
-    /// Makes the object; the first argument is the owner for `options_from_text`.
+    /// Creates the object. `owner` and `settings` are those of `options_from_text`.
     std::function<Made(const std::string& owner, const TextSettings& settings)> make;
   };
 
-  /// Returns an entry for an object that `make` makes from Options.
-  /// @param options  Values of the options that the text does not set.
+  /// Returns an entry for an object that `make` creates from Options.
+  /// @param options  The values of options that the text does not set.
   template <class Options, class Make>
   static Entry entry(std::string name, Make make, Options options = {}) {
     return {std::move(name), options_to_text(options),
@@ -279,11 +286,11 @@ class MadeByName {
   }
 
   /// @param kind  Description of the objects in errors: "callback".
-  /// @param former  Entries under names of earlier versions; they are accepted but not listed.
+  /// @param former  Entries with names from earlier versions; they are accepted but not listed.
   MadeByName(std::string kind, std::vector<Entry> entries, std::vector<Entry> former = {})
       : kind_(std::move(kind)), entries_(std::move(entries)), former_(std::move(former)) {}
 
-  /// Makes the object called `name`.
+  /// Creates the object called `name`.
   /// @throws OptionError if there is no such name; otherwise under the same conditions as
   ///         `options_from_text`.
   Made make(const std::string& name, const TextSettings& settings) const {

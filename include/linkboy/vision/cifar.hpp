@@ -17,7 +17,7 @@ namespace linkboy::vision {
 
 /// Images and their classes, in the order of the files. TensorDataset accepts both tensors.
 struct LabelledImages {
-  /// [N, 3, H, W], uint8: the red, green and blue plane of each image.
+  /// [N, 3, H, W], uint8: the red, green and blue planes of each image.
   at::Tensor images;
   /// [N], int64: the class of each image, counted from 0.
   at::Tensor labels;
@@ -31,7 +31,7 @@ enum class Split {
   test
 };
 
-/// The kind of label to read of a CIFAR-100 image, which has one of each kind.
+/// The kind of label to read. Each CIFAR-100 image has one label of each kind.
 enum class Cifar100Labels {
   /// One of 100 classes.
   fine,
@@ -43,7 +43,7 @@ enum class Cifar100Labels {
 /// record has one byte for the label (0 to 9) and 3072 bytes for the image, 3 x 32 x 32. A file can
 /// have any number of records.
 ///
-/// @param folder  The folder of the files, `cifar-10-batches-bin`.
+/// @param folder  The folder that contains the files, `cifar-10-batches-bin`.
 /// @throws FileError if the folder does not exist, or if a file is missing or cannot be read.
 /// @throws CorruptFileError if a file is empty, ends with an incomplete record or has a label out
 ///         of range; the message names the file.
@@ -52,7 +52,7 @@ LINKBOY_API LabelledImages read_cifar10(const std::filesystem::path& folder, Spl
 /// Reads the images of `train.bin` or `test.bin`. A record has a coarse label (0 to 19), a fine
 /// label (0 to 99) and 3072 bytes for the image.
 ///
-/// @param folder  The folder of the files, `cifar-100-binary`.
+/// @param folder  The folder that contains the files, `cifar-100-binary`.
 /// @throws The same errors as `read_cifar10`.
 LINKBOY_API LabelledImages read_cifar100(const std::filesystem::path& folder, Split split,
                                          Cifar100Labels labels = Cifar100Labels::fine);

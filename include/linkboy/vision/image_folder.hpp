@@ -17,26 +17,28 @@
 namespace linkboy::vision {
 
 /// torchvision's RandomResizedCrop: cuts a random rectangle out of the image and resizes it to
-/// `size`. A rectangle that does not fit is drawn again, up to ten draws in total. If none fits,
-/// uses the largest rectangle in the middle that has an allowed ratio.
+/// `size`. If a rectangle does not fit, another one is drawn, up to ten in total. If none fits,
+/// uses the largest centred rectangle that has an allowed ratio.
 struct RandomResizedCrop {
   /// Size of the result in pixels.
   ImageSize size;
-  /// Range of the rectangle's area divided by that of the image; the distribution is uniform. Must
-  /// be in (0, 1], the smaller value first.
+  /// Range of the rectangle's area as a fraction of the image's area; the distribution is uniform.
+  /// Both values must be in (0, 1], the smaller one first.
   std::pair<double, double> scale = {0.08, 1.0};
-  /// Range of the rectangle's width divided by its height; the logarithm is uniform. Both must be
-  /// positive, the smaller value first.
+  /// Range of the rectangle's aspect ratio, width / height; its logarithm is uniformly distributed.
+  /// Both values must be positive and finite, the smaller one first.
   std::pair<double, double> ratio = {3.0 / 4.0, 4.0 / 3.0};
 };
 
-/// The operations of ImageFolder on each image, in this order. A batch requires images of the same
-/// size: set `center_crop` or `random_resized_crop`, or pass a `collate_fn` to the loader.
+/// The operations that ImageFolder applies to each image, in this order. The images of a batch must
+/// have the same size: set `center_crop` or `random_resized_crop`, or pass a `collate_fn` to the
+/// loader.
 struct ImageFolderOptions {
-  /// The number of pixels of the shorter side after resizing, as in torchvision's Resize;
-  /// `resize_image` describes the values. Must be at least 1. If not set, the size does not change.
+  /// Length of the shorter side after resizing, in pixels, as in torchvision's Resize;
+  /// `resize_image` describes the interpolation. Must be 1 to 2^30. If not set, the size does not
+  /// change.
   std::optional<int64_t> resize{};
-  /// The size that is cut out of the middle. If not set, nothing is cut off.
+  /// Size of the crop at the centre, in pixels. If not set, the image is not cropped.
   std::optional<ImageSize> center_crop{};
   /// A random crop for training. Cannot be combined with the other two options.
   std::optional<RandomResizedCrop> random_resized_crop{};
@@ -52,9 +54,8 @@ struct ImageFolderOptions {
 /// torchvision's ImageFolder: also in subfolders and through links, sorted, with the suffix .jpg,
 /// .jpeg or .png in upper or lower case. Files with other suffixes are ignored.
 ///
-/// A file is read and decoded when its batch is made, by the thread that makes it, so the loader
-/// should have workers. `decode_image` lists the formats. Random crops depend only on (seed, epoch,
-/// index).
+/// The thread that prepares a batch reads and decodes its files, so use a loader with workers.
+/// `decode_image` lists the formats. Random crops depend only on (seed, epoch, index).
 class LINKBOY_API ImageFolder final : public DatasetSource {
  public:
   /// Lists the files; does not open them.
@@ -70,8 +71,9 @@ class LINKBOY_API ImageFolder final : public DatasetSource {
   /// Return a batch or samples. Loaders call the functions with a `context`, which determines the
   /// random crops. The others return the crops of epoch 0 with seed 0.
   /// @throws FileError, CorruptFileError as in `decode_image`; the message names the file.
-  /// @throws Error if an image is smaller than `center_crop`, if the images of a batch differ in
-  ///         size, or if an index is out of range.
+  /// @throws Error if an image is smaller than `center_crop`, if the result would have more than
+  ///         kMaxPixels pixels, if the images of a batch differ in size, or if an index is out of
+  ///         range.
   /// @{
   Batch get_batch(std::span<const int64_t> indices) override;
   std::vector<Batch> get_samples(std::span<const int64_t> indices) override;

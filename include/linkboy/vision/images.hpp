@@ -15,14 +15,14 @@
 
 namespace linkboy::vision {
 
-/// The largest number of pixels of an image. A larger image is rejected before memory is allocated
-/// for it.
+/// The largest accepted number of pixels in an image. A larger image is rejected before memory is
+/// allocated for it.
 inline constexpr int64_t kMaxPixels = int64_t{1} << 28;
 
 /// Decodes a JPEG or PNG file. Detects the format from the first bytes. Returns uint8 [3, H, W]:
 /// red, green and blue.
 ///
-/// Other colours are converted to RGB as by Pillow's `convert("RGB")`: grey values are repeated,
+/// Other colours are converted to RGB as in Pillow's `convert("RGB")`: grey values are repeated,
 /// CMYK and YCCK are converted without a colour profile, palettes are resolved, and alpha is
 /// dropped. For 16-bit colours, the high byte is kept; 16-bit grey values are limited to 255. EXIF
 /// orientation is not applied.
@@ -36,9 +36,9 @@ LINKBOY_API at::Tensor decode_image(const std::filesystem::path& file);
 /// @throws CorruptFileError in the same cases as the other overload.
 LINKBOY_API at::Tensor decode_image(std::span<const uint8_t> bytes);
 
-/// Returns `image` in another size: bilinear with antialiasing, bit-identical to Pillow's
+/// Returns `image` resized to `size`: bilinear with antialiasing, bit-identical to Pillow's
 /// `resize(size, BILINEAR)` and to torchvision's `Resize` of a Pillow image.
-/// @param image  uint8 [3, H, W] on the CPU, of any strides.
+/// @param image  uint8 [3, H, W] on the CPU, with any strides.
 /// @throws Error if `image` does not have this form, or if a side of the image or of `size` is not
 ///         1 to 2^30 pixels long.
 LINKBOY_API at::Tensor resize_image(const at::Tensor& image, ImageSize size);

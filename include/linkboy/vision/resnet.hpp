@@ -18,8 +18,8 @@ struct ResNetOptions {
   int64_t num_classes = 1000;
   /// Number of channels of the images; 1 for grey images. Must be at least 1.
   int64_t in_channels = 3;
-  /// If true, the network begins with a 3x3 convolution of stride 1 and does not have max-pooling,
-  /// for images of about 32 x 32 pixels.
+  /// If true, the network begins with a 3x3 convolution of stride 1 and does not use max pooling;
+  /// this suits images of about 32 x 32 pixels.
   bool has_small_stem = false;
   /// If true, the last batch norm of each residual block has the initial weight 0, so that each
   /// block begins as the identity.
@@ -54,7 +54,7 @@ class LINKBOY_API ResNetImpl : public torch::nn::Module {
 /// Shared ownership of a ResNetImpl, as for LibTorch's modules.
 TORCH_MODULE(ResNet);
 
-/// Return torchvision's models of these names.
+/// Return torchvision's models of the same names, with random weights.
 /// @throws OptionError if an option is out of range.
 /// @{
 LINKBOY_API ResNet resnet18(const ResNetOptions& options = {});

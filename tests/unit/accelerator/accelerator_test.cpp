@@ -147,7 +147,7 @@ TEST(AcceleratorTest, ForgetsTheOptimizersOfThePreviousWindow_CUDA) {
   accelerator.settle_optimizer_steps();
   const auto& state = *optimizer.state().at(weight.unsafeGetTensorImpl());
   EXPECT_EQ(static_cast<const torch::optim::AdamWParamState&>(state).step(), 2)
-      << "the optimizer may be gone, so nobody looks at it";
+      << "the optimizer may no longer exist, so it is not accessed";
 }
 
 TEST(AcceleratorTest, EachRunRestartsThePhaseOfLocalSgd) {
@@ -164,7 +164,7 @@ TEST(AcceleratorTest, EachRunRestartsThePhaseOfLocalSgd) {
   accelerator.prepare(model, &optimizer);
   EXPECT_EQ(num_steps(), "[0]");
   accelerator.load_state_dict(saved);
-  EXPECT_EQ(num_steps(), "[2]") << "a run that resumes continues it";
+  EXPECT_EQ(num_steps(), "[2]") << "a resumed run continues the count";
   for (const c10::IValue& wrong : {c10::IValue("two"), c10::IValue(-1)}) {
     c10::impl::GenericList counts(c10::AnyType::get());
     counts.push_back(wrong);

@@ -296,9 +296,9 @@ TEST(EngineTest, AStateThatDoesNotFitChangesNothing) {
 
 TEST(EngineTest, RefusesAStepWithoutABackward) {
   ToyEngine toy;
-  EXPECT_ERROR(toy.engine.step(), "step was called without backward before it");
+  EXPECT_ERROR(toy.engine.step(), "step was called without a preceding backward");
   toy.train_epoch(1);
-  EXPECT_ERROR(toy.engine.step(), "step was called without backward before it");
+  EXPECT_ERROR(toy.engine.step(), "step was called without a preceding backward");
 }
 
 TEST(EngineTest, RefusesToCallAMissingCriterion) {

@@ -1,4 +1,4 @@
-// Tests that every built-in callback keeps the promises that all callbacks make.
+// Tests that every built-in callback fulfills the contract of all callbacks.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -123,7 +123,7 @@ TEST_P(CallbackContractTest, SurvivesAnExceptionAtEachEvent) {
     EXPECT_GT(toy->trainer.train(contract_run()).num_updates, 0) << "event " << event;
     EXPECT_EQ(toy->trainer.evaluate({.dataset = toy_data(6)}).count("evaluation_loss"), 1U);
   }
-  EXPECT_FALSE(has_thrown) << "there were more events than looked for";
+  EXPECT_FALSE(has_thrown) << "the run has more events than this test covers";
 }
 
 TEST_P(CallbackContractTest, StateRoundTrips) {

@@ -37,7 +37,7 @@ TEST(CallbackFactoryTest, AnUnknownOptionIsAnErrorThatListsAll) {
 
 TEST(CallbackFactoryTest, AnInvalidValueIsAnErrorThatSaysWhatIsAllowed) {
   EXPECT_ERROR(make_callback("early-stopping", {{"patience", "two"}}),
-               "patience is 'two'; it must be a whole number");
+               "patience is 'two'; it must be an integer");
   EXPECT_ERROR(make_callback("gradient-norm", {{"parts", "all"}}),
                "it must be one of none, param_groups, modules");
 }
@@ -50,7 +50,7 @@ TEST(CallbackFactoryTest, AnInvalidTimeLimitIsReportedInMinutes) {
 }
 
 TEST(CallbackFactoryTest, AnOptionGivenTwiceIsAnError) {
-  EXPECT_ERROR(make_callback("time-limit", {{"minutes", "1"}, {"minutes", "2"}}), "a second time");
+  EXPECT_ERROR(make_callback("time-limit", {{"minutes", "1"}, {"minutes", "2"}}), "is set twice");
 }
 
 TEST(CallbackFactoryTest, DocumentationListsEveryCallbackAndItsOptions) {

@@ -10,7 +10,7 @@
 namespace linkboy::testing::default_callbacks_test {
 namespace {
 
-TEST(DefaultCallbacksTest, AreTheFiveOfUpstreamFollowedByTheGivenOnes) {
+TEST(DefaultCallbacksTest, AreTheFiveOfPytorchAcceleratedFollowedByTheGivenOnes) {
   CallbackHandler handler(default_callbacks({std::make_shared<EarlyStopping>()}));
   EXPECT_EQ(handler.names(),
             (std::vector<std::string>{"linkboy::MoveModulesToDevice", "linkboy::TerminateOnNaN",

@@ -168,7 +168,7 @@ TEST(GradientNormTest, UpdatesSkippedInFp16AreCountedSeparately) {
   EXPECT_TRUE(std::isfinite(history.get_latest_metric("train_gradient_norm_max")));
 }
 
-TEST(GradientNormTest, DividesByTheScaleOfFp16) {
+TEST(GradientNormTest, DividesByTheFp16Scale) {
   std::vector<double> norms;
   for (const double scale : {1.0, 1024.0}) {
     const auto model = toy_model();
@@ -183,7 +183,7 @@ TEST(GradientNormTest, DividesByTheScaleOfFp16) {
   EXPECT_NEAR(norms[0], norms[1], 0.01 * norms[0]);
 }
 
-TEST(GradientNormTest, AnInfiniteGradientOutsideOfFp16IsRecorded) {
+TEST(GradientNormTest, AnInfiniteGradientWithoutFp16IsRecorded) {
   Toy toy({std::make_shared<Overflow>(), std::make_shared<GradientNorm>()});
   toy.trainer.train(run_of(1));
   const auto& history = toy.trainer.run_history();

@@ -25,7 +25,7 @@ TEST(LogMetricsTest, PrintsEachNewValueOnce) {
   EXPECT_TRUE(toy.trainer.lines[0].starts_with("evaluation_loss: "));
 }
 
-TEST(LogMetricsTest, SkipsTheEpochsInBetween) {
+TEST(LogMetricsTest, PrintsOnlyEveryNthEpoch) {
   Toy toy({make<LogMetrics>({.every_n_epochs = 2})});
   toy.trainer.train(epochs_of_one_update(5));
   EXPECT_EQ(toy.trainer.lines.size(), 2U);

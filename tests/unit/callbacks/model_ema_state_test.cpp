@@ -96,7 +96,7 @@ TEST(ModelEmaStateTest, AFileNewerThanTheStateIsNotMistakenForItsBestAverage) {
   Rehearsal resumed(1000, every_epoch);
   resumed.options.resume_from = folder / "state";
   resumed.trainer->train(resumed.options);
-  const std::string warning = "WARNING: the best average so far is left out: ";
+  const std::string warning = "WARNING: the best average so far is ignored: ";
   EXPECT_TRUE(std::any_of(
       resumed.trainer->lines.begin(), resumed.trainer->lines.end(), [&](const std::string& line) {
         return line.starts_with(warning) && line.find("replaced") != std::string::npos;
@@ -127,7 +127,7 @@ TEST(ModelEmaStateTest, AStateWithoutTheEpochOfItsFileForgetsTheBestValue) {
   resumed.trainer->train(resumed.options);
   EXPECT_TRUE(std::any_of(
       resumed.trainer->lines.begin(), resumed.trainer->lines.end(), [](const std::string& line) {
-        return line.starts_with("WARNING: the best average so far is left out: ");
+        return line.starts_with("WARNING: the best average so far is ignored: ");
       }));
   EXPECT_GT(read_checkpoint(folder / "ema.pt").get_int("epoch"), 1);
 }

@@ -289,7 +289,7 @@ TEST(ModelEmaTest, SwapsBackAfterAnExceptionInTheEvaluation) {
   EXPECT_EQ(toy.trainer.train(three_updates_per_epoch(2)).num_epochs, 2);
 }
 
-TEST(ModelEmaTest, AStopDuringItsEvaluationEndsTheRunInOrder) {
+TEST(ModelEmaTest, AStopDuringItsEvaluationEndsTheRunCleanly) {
   class StopInEma : public Callback {
    public:
     void on_eval_epoch_start(Trainer& trainer) override {

@@ -136,7 +136,7 @@ TEST(PerformanceMonitorTest, ReturnsTheLastEpochAndTheRecentUpdates) {
   EXPECT_EQ(recent.samples_per_second(), 2 / kStep);
 }
 
-TEST(PerformanceMonitorTest, RecentUpdatesCanSpanTwoEpochsWithoutTheEvaluationInBetween) {
+TEST(PerformanceMonitorTest, RecentUpdatesCanSpanTwoEpochsWithoutCountingTheEvaluation) {
   TimedRun run({stop_at(5)});
   run.trainer.train(run.options);
   EXPECT_EQ(run.monitor->recent().num_steps, 5);

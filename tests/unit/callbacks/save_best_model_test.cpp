@@ -177,7 +177,7 @@ class SaveBestModelTwiceTest : public ::testing::Test {
   std::shared_ptr<SaveBestModel> save_;
 };
 
-TEST_F(SaveBestModelTwiceTest, ANewRunSavesItsBestThoughThePreviousRunWasBetter) {
+TEST_F(SaveBestModelTwiceTest, ANewRunSavesItsBestEvenIfThePreviousRunWasBetter) {
   Scored scored = saving({});
   scored.train({1.0});
   scored.train({4.0, 3.0, 5.0});

@@ -155,7 +155,7 @@ TEST(SavePredictionsTest, RejectsOutputsThatAreNotTensors) {
   const EvaluateOptions options{.dataset = toy_data(4), .per_device_batch_size = 2};
   EXPECT_ERROR(trainer.evaluate(options), "returned a Tuple");
   trainer.kind = OddTrainer::Kind::longer_rows;
-  EXPECT_ERROR(trainer.evaluate(options), "those before [2, 1]");
+  EXPECT_ERROR(trainer.evaluate(options), "but earlier ones have [2, 1]");
   trainer.kind = OddTrainer::Kind::too_few_rows;
   EXPECT_ERROR(trainer.evaluate(options), "there must be 2 rows");
   EXPECT_TRUE(folder.names().empty());

@@ -232,7 +232,7 @@ TEST_F(SaveTrainingStateTest, UnfinishedAndDamagedStatesAreNotTheLatest) {
   EXPECT_NE(warnings[0].find("has the checksum"), std::string::npos) << warnings[0];
 
   EXPECT_EQ(next_training_state_number(root), 100);
-  EXPECT_FALSE(fs::exists(root / "state-00000099")) << "what a killed process left is removed";
+  EXPECT_FALSE(fs::exists(root / "state-00000099")) << "files of a killed process are removed";
   EXPECT_EQ(latest_training_state(folder_ / "nowhere"), std::nullopt);
 }
 
@@ -243,7 +243,7 @@ TEST_F(SaveTrainingStateTest, LatestWithNothingToResumeStartsFromTheBeginning) {
   EXPECT_NE(run.trainer->lines.front().find("Nothing to resume in "), std::string::npos);
 }
 
-TEST_F(SaveTrainingStateTest, AFolderOfStatesMeansItsNewest) {
+TEST_F(SaveTrainingStateTest, AFolderOfStatesSelectsItsNewest) {
   Rehearsal first(5, {make({.every_n_updates = 2})});
   first.trainer->train(first.options);
   Rehearsal second(7);

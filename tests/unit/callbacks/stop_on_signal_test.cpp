@@ -13,7 +13,7 @@
 namespace linkboy::testing::stop_on_signal_test {
 namespace {
 
-TEST(StopOnSignalTest, EndsTheRunInOrderAndRestoresTheHandlers) {
+TEST(StopOnSignalTest, EndsTheRunCleanlyAndRestoresTheHandlers) {
   class Raise : public Callback {
     void on_train_update_end(Trainer& trainer) override {
       if (trainer.num_updates() != 2) return;
@@ -56,7 +56,7 @@ TEST(StopOnSignalTest, KeepsItsHandlersUntilAllOtherCallbacksHaveEndedTheRun) {
   EXPECT_EQ(toy.trainer.train(epochs_of_one_update(1)).reason, StopReason::finished);
   EXPECT_EQ(stop->signal(), SIGTERM);
   EXPECT_EQ(toy.trainer.evaluate({.dataset = toy_data(4)}).count("evaluation_loss"), 0U)
-      << "the signal came too late for the training, so it stops what follows";
+      << "the signal came after the training, so it stops the next call";
   EXPECT_EQ(stop->signal(), SIGTERM);
   EXPECT_EQ(toy.trainer.evaluate({.dataset = toy_data(4)}).count("evaluation_loss"), 1U);
   EXPECT_EQ(handler_of(SIGPIPE), SIG_DFL);
@@ -114,7 +114,7 @@ TEST(StopOnSignalTest, TheHandlersOfAStoppedRunEndWithItsCallback) {
   EXPECT_NE(handler_of(SIGTERM), before);
   Toy next({std::make_shared<StopOnSignal>(), std::make_shared<AtUpdate>(1, [&](Trainer&) {
               stopped.reset();
-              EXPECT_NE(handler_of(SIGTERM), before) << "those of this run are there";
+              EXPECT_NE(handler_of(SIGTERM), before) << "the handler of this run";
             })});
   EXPECT_EQ(next.trainer.train(epochs_of_one_update(1)).reason, StopReason::finished);
   EXPECT_EQ(handler_of(SIGTERM), before);

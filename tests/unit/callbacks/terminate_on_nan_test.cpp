@@ -103,7 +103,7 @@ TEST(TerminateOnNaNTest, AnUncheckedLossDoesNotEndTheNextRun) {
   EXPECT_EQ(late.trainer.num_updates(), 5);
 }
 
-TEST(TerminateOnNaNTest, ATrainingLossCheckedInAnEvaluationIsNamedAsSuch) {
+TEST(TerminateOnNaNTest, ATrainingLossCheckedInAnEvaluationIsReportedAsATrainingLoss) {
   LateLook late(std::make_shared<AtUpdate>(
       5, [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "extra_"}); }));
   EXPECT_EQ(late.trainer.train(late.options).message,

@@ -80,7 +80,7 @@ TEST(TimeLimitTest, ARunWithinItsTimeFinishes) {
   EXPECT_EQ(toy.trainer.train(run_of(2)).reason, StopReason::finished);
 }
 
-TEST(TimeLimitTest, EachNewRunHasTheWholeTime) {
+TEST(TimeLimitTest, EachNewRunHasTheFullTime) {
   const auto timer = std::make_shared<StepTimer>(TimeLimitOptions{.max_time = seconds(8)});
   Toy toy({timer});
   EXPECT_EQ(toy.trainer.train(run_of(1)).reason, StopReason::finished);

@@ -115,7 +115,7 @@ TEST(TrackRunTest, ANonFiniteLossAppearsOnlyInItsOwnRecord) {
   for (const auto& [update, loss] : logged) EXPECT_EQ(std::isfinite(loss), update != 2);
 }
 
-TEST(TrackRunTest, TheLearningRateIsThatOfTheUpdateNotOfTheNext) {
+TEST(TrackRunTest, TheLearningRateIsThatOfTheLoggedUpdate) {
   TrackedToy run({.every_n_updates = 1});
   TrainOptions options = short_run(1);
   options.create_scheduler_fn = [](torch::optim::Optimizer& optimizer, const RunConfig&) {
@@ -353,7 +353,7 @@ TEST(TrackRunTest, KeepsResultsAndComesBeforeSaveTrainingState) {
 TEST(TrackRunTest, RejectsInvalidOptionsTrackersAndStates) {
   const auto tracker = std::make_shared<MemoryTracker>();
   EXPECT_ERROR(TrackRun({nullptr}), "tracker 0 is null");
-  EXPECT_ERROR((TrackRun({tracker, tracker})), "tracker 1 was given before");
+  EXPECT_ERROR((TrackRun({tracker, tracker})), "tracker 1 is the same object as an earlier one");
   EXPECT_ERROR((TrackRun({tracker}, {.every_n_updates = 0})), "every_n_updates is 0");
   EXPECT_ERROR((TrackRun({tracker}, {.histograms_every_n_epochs = 0})),
                "histograms_every_n_epochs is 0");

@@ -1,4 +1,4 @@
-// Tests of the order of AtomicFile's system calls, which decides what a power cut leaves.
+// Tests of the order of AtomicFile's system calls, which decides what a power failure leaves.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ TEST(AtomicFileSyncTest, SyncsTheBytesBeforeTheName) {
 
 // While the new folder is empty, another SaveTrainingState may remove it when it looks for its next
 // number.
-TEST(AtomicFileSyncTest, ARemovedFolderIsMadeAgain) {
+TEST(AtomicFileSyncTest, ARemovedFolderIsCreatedAgain) {
   const TemporaryFolder folder;
   const std::filesystem::path state = training_state_folder(folder.path(), 7);
   FileCallRecorder recorder(folder.path());

@@ -32,7 +32,7 @@ std::string pattern(std::size_t size) {
 
 // Complete pieces bypass the page cache, and an unaligned rest is written through it. The sizes lie
 // around both limits.
-TEST(AtomicFileTest, ContainsEveryByteWhateverTheSizesOfTheWrites) {
+TEST(AtomicFileTest, ContainsEveryByteForAnySizesOfWrites) {
   const TemporaryFolder folder;
   const std::filesystem::path path = folder / "x";
   for (const std::size_t size : {std::size_t{0}, std::size_t{1}, kPiece - 1, kPiece, kPiece + 1,
@@ -173,7 +173,7 @@ TEST(AtomicFileTest, ALinkIsKeptAndItsTargetReplaced) {
   EXPECT_THROW(AtomicFile(folder / "circle.pt").commit(), std::exception);
 }
 
-TEST(AtomicFileTest, AnythingButAFileIsRefusedAndKept) {
+TEST(AtomicFileTest, APathThatIsNotAFileIsRefusedAndKept) {
   const TemporaryFolder folder;
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
   EXPECT_ERROR(AtomicFile(folder / "pipe"), "is not a regular file");

@@ -21,7 +21,7 @@ TEST(BackgroundJobTest, JobsRunInOrderAndReportErrorsOnce) {
   job.start([] { throw Error("full"); });
   EXPECT_ERROR(job.start([&] { order.push_back(3); }), "full");
   job.wait();
-  EXPECT_EQ(order.size(), 2U) << "what was not started is not run";
+  EXPECT_EQ(order.size(), 2U) << "a job that was not started does not run";
 }
 
 TEST(BackgroundJobTest, AnUncollectedFailureIsAWarningWithoutACallStack) {
@@ -48,7 +48,7 @@ TEST(BackgroundJobTest, ASnapshotSharesNothingWithItsSource) {
   EXPECT_TRUE(torch::equal(copy.get_tensor("turned"), copy.get_tensor("base").t()));
   EXPECT_TRUE(copy.get_tensor("turned").is_alias_of(copy.get_tensor("base")));
   const StateDict later = snapshot.take(source);
-  EXPECT_EQ(copy.get_tensor("base")[0][1].item<float>(), 1.0F) << "still held, so not overwritten";
+  EXPECT_EQ(copy.get_tensor("base")[0][1].item<float>(), 1.0F) << "in use, so not overwritten";
   EXPECT_EQ(later.get_tensor("base")[0][1].item<float>(), 9.0F);
 }
 

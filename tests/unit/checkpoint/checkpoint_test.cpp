@@ -171,8 +171,8 @@ TEST(CheckpointTest, AnUnwritableFileIsAnErrorWithPathAndReason) {
   const TemporaryFolder folder;
   write_bytes(folder / "file", "x");
   EXPECT_ERROR(write_checkpoint(folder / "file" / "x.pt", {}), "cannot create the folder of");
-  EXPECT_ERROR(write_checkpoint(folder.path(), {}), "names a folder; a file is needed");
-  EXPECT_ERROR(write_checkpoint(folder / "", {}), "names a folder; a file is needed");
+  EXPECT_ERROR(write_checkpoint(folder.path(), {}), "is the path of a folder; a file is needed");
+  EXPECT_ERROR(write_checkpoint(folder / "", {}), "is the path of a folder; a file is needed");
   EXPECT_ERROR(write_checkpoint("/proc/x.pt", {}), "cannot create \"/proc/x.pt\" (No such");
 }
 
@@ -256,7 +256,7 @@ TEST(CheckpointTest, DamageAnywhereNeverCrashes) {
   }
   EXPECT_GT(num_refused, 100);
   for (std::size_t size = 0; size < good.size(); size += 1 + good.size() / 100) {
-    EXPECT_FALSE(try_to_read(good.substr(0, size))) << "cut to " << size << " bytes";
+    EXPECT_FALSE(try_to_read(good.substr(0, size))) << "truncated to " << size << " bytes";
   }
 }
 

@@ -47,7 +47,7 @@ StateDict named(const std::vector<std::string>& names) {
   return state;
 }
 
-TEST(HostileFilesTest, NamesWithOneHashNeverReachADict) {
+TEST(HostileFilesTest, CollidingNamesNeverReachADict) {
   const TemporaryFolder folder;
   const auto names = colliding_names(40, /*is_text=*/true);
   std::string header = "{";
@@ -65,7 +65,7 @@ TEST(HostileFilesTest, NamesWithOneHashNeverReachADict) {
   EXPECT_ERROR(StateDict().set("part", read), "keys were chosen to exhaust the memory");
 }
 
-TEST(HostileFilesTest, AMillionNamesWithOneHashTakeNoLongerThanOthers) {
+TEST(HostileFilesTest, AMillionCollidingNamesTakeNoLongerThanOthers) {
   const auto names = colliding_names(1'000'000, /*is_text=*/false);
   const StateDict state = named(names);
   EXPECT_EQ(rename_keys(state, {}).size(), names.size());
@@ -110,7 +110,7 @@ TEST(HostileFilesTest, AMetricOfATrainingStateWithoutAValueIsRefused) {
   EXPECT_EQ(history.get_latest_metric("loss"), 1.0);
 }
 
-TEST(HostileFilesTest, AZipDirectoryOfAMillionNamesWithOneHashIsRead) {
+TEST(HostileFilesTest, AZipDirectoryOfAMillionCollidingNamesIsRead) {
   const TemporaryFolder folder;
   std::string directory;
   const auto names = colliding_names(1'000'000, /*is_text=*/false);
@@ -150,7 +150,7 @@ TEST(HostileFilesTest, AMemoWithOneHashBucketTakesNoLongerThanOthers) {
   EXPECT_TRUE(value.isGenericDict());
 }
 
-TEST(HostileFilesTest, ANamedPipeIsRefusedInsteadOfWaitedFor) {
+TEST(HostileFilesTest, ANamedPipeIsRefusedWithoutWaiting) {
   const TemporaryFolder folder;
   ASSERT_EQ(::mkfifo((folder / "pipe.pt").c_str(), 0600), 0);
   EXPECT_ERROR(read_checkpoint(folder / "pipe.pt"), "pipe.pt\": it is not a regular file");

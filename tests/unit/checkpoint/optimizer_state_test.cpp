@@ -143,7 +143,7 @@ TEST(OptimizerStateTest, ResumesGroupsWithOtherOptionsAndParametersWithoutGradie
                                         Rmsprop(0.2).momentum(0.5).weight_decay(0.01));
 }
 
-TEST(OptimizerStateTest, ResumesOptimizersWithALayoutOfLibTorchOnly) {
+TEST(OptimizerStateTest, ResumesOptimizersThatHaveNoPythonLayout) {
   expect_resumes<OwnRmsprop>(optim::RMSpropOptions(0.1).momentum(0.5), optim::RMSpropOptions(1));
   EXPECT_TRUE(optimizer_state_dict(OwnRmsprop(make_params())).contains("libtorch_archive"));
   OwnLbfgs lbfgs(make_params());
@@ -179,7 +179,7 @@ TEST(OptimizerStateTest, ResumesLbfgsWithItsHistory) {
   }
 }
 
-TEST(OptimizerStateTest, KeepsAnLbfgsThatFoundNothingToImprove) {
+TEST(OptimizerStateTest, KeepsAnLbfgsWhoseFirstGradientIsZero) {
   const std::vector<at::Tensor> params{torch::zeros({2}).requires_grad_()};
   optim::LBFGS lbfgs(params);
   step_on_quadratic(lbfgs, 0.0);
@@ -225,7 +225,7 @@ TEST(OptimizerStateTest, RestartsAdagradForAParameterWithoutAnEntry) {
   }
 }
 
-TEST(OptimizerStateTest, HasThePythonKeysInOrder) {
+TEST(OptimizerStateTest, HasPythonsKeysInPythonsOrder) {
   using Keys = std::vector<std::string>;
   optim::AdamW adamw(make_params());
   step(adamw);

@@ -46,12 +46,12 @@ TEST_F(SafeTensorsTest, RefusesToWriteUnsupportedNames) {
   EXPECT_ERROR(write_safetensors(path_, {{"a\xff", one}}), "is not UTF-8");
   EXPECT_ERROR(write_safetensors(path_, {}, {{"k", "\xc3"}}), "is not UTF-8");
   EXPECT_ERROR(write_safetensors(path_, {}, {{"k", std::string(100'000'000, 'x')}}),
-               "the header takes 100000032 bytes; the format allows 100000000");
+               "the header has 100000032 bytes; the format allows 100000000");
   EXPECT_TRUE(folder_.names().empty());
 }
 
 TEST_F(SafeTensorsTest, AnUnwritableFileIsAnErrorWithThePath) {
-  EXPECT_ERROR(write_safetensors(folder_.path(), {}), "names a folder; a file is needed");
+  EXPECT_ERROR(write_safetensors(folder_.path(), {}), "is the path of a folder; a file is needed");
   EXPECT_ERROR(write_safetensors("/proc/x.safetensors", {}), "cannot create \"/proc/x.safetensors");
 }
 
@@ -142,9 +142,11 @@ TEST_F(SafeTensorsTest, RefusesEntriesOfAWrongType) {
   EXPECT_ERROR(read_tensor(R"("shape":"x")"),
                "the shape of tensor \"a\" is \"x\"; it must be an a");
   EXPECT_ERROR(read_tensor(R"("shape":null)"), "the shape of tensor \"a\" is null; it must be an");
-  EXPECT_ERROR(read_tensor(R"("shape":[[1]])"), "the shape of tensor \"a\" holds an array; whole");
-  EXPECT_ERROR(read_tensor(R"("shape":["1"])"), "the shape of tensor \"a\" holds \"1\"; whole num");
-  EXPECT_ERROR(read_tensor(R"("shape":[1.0])"), "the shape of tensor \"a\" holds \"1.0\"; whole");
+  EXPECT_ERROR(read_tensor(R"("shape":[[1]])"),
+               "the shape of tensor \"a\" contains an array; only");
+  EXPECT_ERROR(read_tensor(R"("shape":["1"])"),
+               "the shape of tensor \"a\" contains \"1\"; only non");
+  EXPECT_ERROR(read_tensor(R"("shape":[1.0])"), "the shape of tensor \"a\" contains \"1.0\"; only");
   EXPECT_ERROR(read_tensor(R"("data_offsets":[0])"), "has 1 numbers; it must be [begin, end]");
   EXPECT_ERROR(read_tensor(R"("data_offsets":[0,0,0])"), "has more than 2 numbers");
   EXPECT_ERROR(read_tensor(R"("data_offsets":{})"), "the data_offsets of tensor \"a\" is an obj");
@@ -156,11 +158,12 @@ std::string header_of(const std::string& shape, const std::string& offsets) {
 }
 
 TEST_F(SafeTensorsTest, RefusesInvalidShapes) {
-  EXPECT_ERROR(read(file_of(header_of("[-1]", "[0,4]"))), "holds -1; whole numbers from 0 up");
+  EXPECT_ERROR(read(file_of(header_of("[-1]", "[0,4]"))),
+               "contains -1; only non-negative integers");
   EXPECT_ERROR(read(file_of(header_of("[9223372036854775808]", "[0,0]"))),
-               "holds 9223372036854775808; sizes must fit into 63 bits");
+               "contains 9223372036854775808; sizes must fit into 63 bits");
   EXPECT_ERROR(read(file_of(header_of("[18446744073709551616]", "[0,0]"))),
-               "holds \"18446744073709551616\"; whole numbers");
+               "contains \"18446744073709551616\"; only non-negative");
   // 2^64 elements, which would wrap around to 0.
   EXPECT_ERROR(read(file_of(header_of("[4294967296,4294967296]", "[0,0]"))),
                "is too large for any");
@@ -175,8 +178,8 @@ TEST_F(SafeTensorsTest, RefusesInvalidShapes) {
 
 TEST_F(SafeTensorsTest, RefusesSizesThatDoNotMatchTheShape) {
   EXPECT_ERROR(read(file_of(header_of("[2]", "[0,4]"), "abcd")),
-               "tensor \"a\" has 4 bytes; its shape [2] of Float takes 8");
-  EXPECT_ERROR(read(file_of(header_of("[]", "[0,0]"))), "has 0 bytes; its shape [] of Float takes");
+               "tensor \"a\" has 4 bytes; its shape [2] of Float needs 8");
+  EXPECT_ERROR(read(file_of(header_of("[]", "[0,0]"))), "has 0 bytes; its shape [] of Float needs");
   EXPECT_ERROR(read(file_of(header_of("[0]", "[0,4]"), "abcd")), "has 4 bytes; its shape [0]");
   EXPECT_ERROR(read(file_of(header_of("[1]", "[4,0]"), "abcd")),
                "begins at byte 4 and ends before it, at byte 0");
@@ -187,7 +190,8 @@ TEST_F(SafeTensorsTest, RefusesOffsetsBeyondTheFile) {
                "tensor \"a\" ends at byte 4 of the data, but there are only 3");
   EXPECT_ERROR(read(file_of(header_of("[1]", "[18446744073709551611,18446744073709551615]"))),
                "ends at byte 18446744073709551615 of the data, but there are only 0");
-  EXPECT_ERROR(read(file_of(header_of("[1]", "[-4,0]"))), "holds -4; whole numbers from 0 up");
+  EXPECT_ERROR(read(file_of(header_of("[1]", "[-4,0]"))),
+               "contains -4; only non-negative integers");
 }
 
 TEST_F(SafeTensorsTest, RefusesGapsAndOverlaps) {
@@ -243,7 +247,7 @@ TEST_P(SafeTensorsModesTest, RefusesAFileTruncatedAnywhere) {
   ASSERT_TRUE(try_to_read(path_, GetParam()));
   for (std::size_t size = 0; size < good.size(); ++size) {
     write_bytes(path_, good.substr(0, size));
-    EXPECT_FALSE(try_to_read(path_, GetParam())) << "cut to " << size << " bytes";
+    EXPECT_FALSE(try_to_read(path_, GetParam())) << "truncated to " << size << " bytes";
   }
 }
 

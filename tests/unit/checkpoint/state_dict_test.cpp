@@ -110,14 +110,14 @@ TEST(StateDictTest, RefusesAccessWithAnotherType) {
   EXPECT_ERROR(state.get_doubles("int"), "it must be a list of numbers");
 }
 
-TEST(StateDictTest, RefusesListsOfOtherTypesThanNumbers) {
+TEST(StateDictTest, RefusesListsThatDoNotContainNumbers) {
   c10::List<std::string> list({"a"});
   const StateDict state = {{"list", list}};
   EXPECT_ERROR(state.get_doubles("list"),
                "\"list\" contains a String; it must contain numbers only");
 }
 
-TEST(StateDictTest, RefusesDictsWithOtherThanStringKeys) {
+TEST(StateDictTest, RefusesDictsWithKeysThatAreNotStrings) {
   c10::Dict<int64_t, int64_t> dict;
   dict.insert(1, 2);
   EXPECT_ERROR(StateDict::from_ivalue(dict, "the file"),

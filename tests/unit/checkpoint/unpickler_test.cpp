@@ -161,7 +161,7 @@ TEST(UnpicklerTest, RefusesEndlessValues) {
     bomb += "](" + repeat("h"s + i, 16) + "eq"s + static_cast<char>(i + 1);
   }
   EXPECT_ERROR(read(bomb), "contain each other so often that they expand to more than");
-  // A value that is nested 100 deep is used a second time, with 50 more levels around it.
+  // A value with 100 nested levels is used a second time, with 50 more levels around it.
   const std::string tuples = "]" + repeat("\x85", 100) + "q\x01";
   EXPECT_ERROR(read("](" + tuples + "h\x01" + repeat("\x85", 50) + "e"), "nested deeper than 128");
 }

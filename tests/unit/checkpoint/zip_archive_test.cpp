@@ -77,7 +77,7 @@ TEST_F(ZipArchiveTest, RecordsAreAlignedTo64Bytes) {
 
 TEST_F(ZipArchiveTest, EqualContentsMakeEqualFiles) { EXPECT_EQ(write(), write()); }
 
-TEST_F(ZipArchiveTest, OtherProgramsReadIt) {
+TEST_F(ZipArchiveTest, OtherProgramsCanReadIt) {
   write();
   const std::string command =
       "python3 -c \"import sys, zipfile; z = zipfile.ZipFile(sys.argv[1]); "

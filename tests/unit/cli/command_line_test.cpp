@@ -94,7 +94,7 @@ TEST_F(CliTest, HelpShowsGroupsDefaultsAndChoices) {
                                HasSubstr("--save FILE "), HasSubstr("--config FILE")));
 }
 
-TEST_F(CliTest, NamesTheClosestOptionOrAll) {
+TEST_F(CliTest, ErrorsSuggestTheClosestOptionOrListAll) {
   EXPECT_USAGE_ERROR(parse({"--epoch", "3"}),
                      "--epoch is not an option of train. Did you mean "
                      "--epochs?");
@@ -111,15 +111,15 @@ TEST_F(CliTest, RefusesAMissingOrUnwantedValue) {
   EXPECT_USAGE_ERROR(parse({"--save", ""}), "--save needs a value");
   EXPECT_USAGE_ERROR(parse({"--save", "--epochs", "3"}), "--save needs a value");
   EXPECT_USAGE_ERROR(parse({"--save", "--epohcs"}), "--save needs a value");
-  EXPECT_USAGE_ERROR(parse({"--no-shuffle=true"}), "--no-shuffle takes no value");
-  EXPECT_USAGE_ERROR(parse({"--lr", "1", "--lr", "2"}), "--lr is given a second time");
+  EXPECT_USAGE_ERROR(parse({"--no-shuffle=true"}), "--no-shuffle does not accept a value");
+  EXPECT_USAGE_ERROR(parse({"--lr", "1", "--lr", "2"}), "--lr is set twice");
 }
 
 TEST_F(CliTest, RefusesAnInvalidValue) {
-  EXPECT_USAGE_ERROR(parse({"--epochs", "abc"}), "--epochs is 'abc'; it must be a whole number");
-  EXPECT_USAGE_ERROR(parse({"--epochs", "1.5"}), "it must be a whole number");
-  EXPECT_USAGE_ERROR(parse({"--epochs", "99999999999999999999"}), "it must be a whole number");
-  EXPECT_USAGE_ERROR(parse({"--seed", "-1"}), "it must be a whole number from 0");
+  EXPECT_USAGE_ERROR(parse({"--epochs", "abc"}), "--epochs is 'abc'; it must be an integer");
+  EXPECT_USAGE_ERROR(parse({"--epochs", "1.5"}), "it must be an integer");
+  EXPECT_USAGE_ERROR(parse({"--epochs", "99999999999999999999"}), "it must be an integer");
+  EXPECT_USAGE_ERROR(parse({"--seed", "-1"}), "it must be a non-negative integer");
   EXPECT_USAGE_ERROR(parse({"--epochs", "0"}), "--epochs is '0'; it must be at least 1");
   EXPECT_USAGE_ERROR(parse({"--max-steps", "-3"}), "--max-steps is '-3'; it must be at least 1");
   EXPECT_USAGE_ERROR(parse({"--threads", "9"}), "--threads is '9'; it must be 0 to 8");
@@ -156,7 +156,7 @@ TEST_F(CliTest, AnAliasSetsItsOptionAndIsShownInTheHelp) {
   EXPECT_TRUE(parse_config("passes=8\n"));
   EXPECT_EQ(epochs, 8);
   EXPECT_THAT(command_line.help(), HasSubstr("Passes over the data. Also --passes."));
-  EXPECT_USAGE_ERROR(parse({"--passes", "1", "--epochs", "2"}), "is given a second time");
+  EXPECT_USAGE_ERROR(parse({"--passes", "1", "--epochs", "2"}), "is set twice");
   EXPECT_ERROR(command_line.add_alias("x", "epoch"),
                "the alias --x refers to --epoch, which is not");
 }
@@ -213,11 +213,12 @@ TEST_F(CliTest, TheEndOfANameIsEnoughIfItIsUnique) {
   EXPECT_EQ(max_steps, 8);
   EXPECT_TRUE(parse_config(R"({"first_one": {"height": 9}})"));
   EXPECT_EQ(first.height, 9);
-  EXPECT_USAGE_ERROR(parse({"--width", "1"}), "--width may be --a.first_one.width, --b.width;");
+  EXPECT_USAGE_ERROR(parse({"--width", "1"}),
+                     "--width is ambiguous; it may be --a.first_one.width, --b.width.");
   EXPECT_USAGE_ERROR(parse({"--first_on", "1"}),
                      "Options that contain this name: --a.first_one.width, "
                      "--a.first_one.height.");
-  EXPECT_USAGE_ERROR(parse({"--depth", "1", "--c.depth", "2"}), "is given a second time");
+  EXPECT_USAGE_ERROR(parse({"--depth", "1", "--c.depth", "2"}), "is set twice");
 }
 
 TEST_F(CliTest, RefusesTwoDashesWithoutAName) {
@@ -241,7 +242,7 @@ TEST_F(CliTest, ErrorsNameTheLineOfAnInvalidConfigFile) {
   EXPECT_USAGE_ERROR(parse_config("epochs=0\n", {"--epochs", "1"}), "run.conf:1: epochs is '0'");
   EXPECT_USAGE_ERROR(parse_config("lr=\n"), "run.conf:1: 'lr' needs a value");
   EXPECT_USAGE_ERROR(parse_config("no-shuffle=maybe\n"), "it must be true or false");
-  EXPECT_USAGE_ERROR(parse_config("lr=1\nlr=2\n"), "run.conf:2: lr is given a second time");
+  EXPECT_USAGE_ERROR(parse_config("lr=1\nlr=2\n"), "run.conf:2: lr is set twice");
   EXPECT_USAGE_ERROR(parse_config("config=other\n"),
                      "'config' is allowed only on the command line");
 }

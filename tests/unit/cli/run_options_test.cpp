@@ -82,7 +82,7 @@ TEST_F(RunTest, UsageErrorsListTheAllowedNames) {
   expect_usage({"--optimizer.betas", "0.9,0.99", "--optimizer", "sgd"}, "betas");
   expect_usage({"--scheduler.gamma", "0.5"}, "--scheduler is none; set it");
   expect_usage({"--callbacks", "early-stoping"}, "there is no callback \"early-stoping\"");
-  expect_usage({"--callbacks", "early-stopping:patience=x"}, "it must be a whole number");
+  expect_usage({"--callbacks", "early-stopping:patience=x"}, "it must be an integer");
   expect_usage({"--callbacks", "early-stopping", "--callbacks", "early-stopping"}, "--callbacks");
   expect_usage({"--metrics", "accuracy"}, "num_classes is missing");
   expect_usage({"--trackers", "csv"}, "path is missing");
@@ -92,8 +92,8 @@ TEST_F(RunTest, UsageErrorsListTheAllowedNames) {
   expect_usage({"--list", "nothing"},
                "it must be one of optimizer, scheduler, callbacks, metrics, trackers");
   expect_usage({"--shuffle", "true"},
-               "--shuffle may be --train_dataloader.shuffle, --eval_dataloader.shuffle; use the "
-               "full name.");
+               "--shuffle is ambiguous; it may be --train_dataloader.shuffle, "
+               "--eval_dataloader.shuffle. Use the full name.");
 }
 
 TEST_F(RunTest, ErrorsThatDependOnTheModelAreUsageErrors) {
@@ -118,7 +118,7 @@ TEST_F(RunTest, OptionsWithoutAnEffectAreUsageErrors) {
   expect_usage({"--keep-last", "3"}, "no training states are saved");
   expect_usage({"--num-threads", "-1"}, "--num_threads must not be negative");
   expect_usage({"--track_run.every_n_updates", "3"}, "there is no tracker");
-  expect_usage({"--init-key", "net"}, "name it with --init_from FILE");
+  expect_usage({"--init-key", "net"}, "set it with --init_from FILE");
   expect_usage({"--init-from", "a", "--load-checkpoint", "b"}, "use only one of them");
   expect_usage({"--resume-from", "latest", "--load-checkpoint", "b"}, "use only one of them");
   expect_usage({"--log.file", "checkpoint.pt"}, "checkpoint.pt\" is the path of two outputs");

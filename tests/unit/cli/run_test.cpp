@@ -130,7 +130,7 @@ TEST_F(RunTest, WeightsAreFoundUnderTheirUsualNamesOrAKey) {
   EXPECT_THAT(other.errors, HasSubstr("w.pt\" do not fit: "));
 }
 
-TEST_F(RunTest, ALoadedCheckpointLeavesTheLearningRate) {
+TEST_F(RunTest, ALoadedCheckpointDoesNotChangeTheLearningRate) {
   EXPECT_EQ(run({"--optimizer", "sgd:lr=0.5,momentum=0.9"}).status, 0);
   const std::string path = (folder / "first.pt").string();
   std::filesystem::rename(folder / "output" / "checkpoint.pt", path);
@@ -145,10 +145,11 @@ TEST_F(RunTest, ALoadedCheckpointLeavesTheLearningRate) {
     const auto states = contents.get_dict("optimizer_state_dict").at("state").toGenericDict();
     return states.at(int64_t{0}).toGenericDict().at("momentum_buffer").toTensor();
   };
-  EXPECT_FALSE(at::equal(momentum(first), momentum(checkpoint()))) << "it goes on from there";
+  EXPECT_FALSE(at::equal(momentum(first), momentum(checkpoint())))
+      << "training continues from the loaded momentum";
 }
 
-TEST_F(RunTest, AResumedRunSavesItsEndByDefault) {
+TEST_F(RunTest, AResumedRunSavesItsLastStateByDefault) {
   EXPECT_EQ(run({"--epochs", "1", "--save-every-epochs", "1"}).status, 0);
   const auto num_states = [&] {
     const auto is_state = [](const auto& entry) { return entry.is_directory(); };
@@ -177,7 +178,7 @@ TEST_F(RunTest, ANamedCallbackReplacesTheDefaultOne) {
   EXPECT_THAT(quiet.output, Not(HasSubstr("train_loss_epoch")));
 }
 
-TEST_F(RunTest, UsesThePartsOfTheProgram) {
+TEST_F(RunTest, UsesTheTrainerAndCallbacksOfTheProgram) {
   struct Doubled : Trainer {
     using Trainer::Trainer;
   };
@@ -221,7 +222,7 @@ TEST_F(RunTest, ASignalEndsTheProgramWithItsStatusAfterTheCheckpoint) {
   };
   const Outcome outcome = run({}, program);
   EXPECT_EQ(outcome.status, 128 + SIGTERM);
-  EXPECT_THAT(outcome.output, HasSubstr("stopped on request after 1 updates"));
+  EXPECT_THAT(outcome.output, HasSubstr("stopped by signal 15 (Terminated) after 1 updates"));
   EXPECT_THAT(outcome.output, Not(HasSubstr("test loss")));
   EXPECT_TRUE(checkpoint().contains("model_state_dict"));
 }
@@ -239,7 +240,7 @@ TEST_F(RunTest, ANaNIsAnErrorAndWritesNoCheckpoint) {
   EXPECT_FALSE(std::filesystem::exists(folder / "output" / "checkpoint.pt"));
 }
 
-TEST_F(RunTest, ARehearsalWritesNoCheckpoint) {
+TEST_F(RunTest, AFastDevRunWritesNoCheckpoint) {
   EXPECT_EQ(run({"--callbacks", "fast-dev-run"}).status, 0);
   EXPECT_FALSE(std::filesystem::exists(folder / "output" / "checkpoint.pt"));
   EXPECT_EQ(run({"--checkpoint", "none"}).status, 0);

@@ -79,11 +79,11 @@ TEST(BatchSamplerTest, ExcludesTheOptionsThatItReplaces) {
     options.batch_sampler = std::make_shared<Growing>(3);
     return make_data_loader(numbers(10), options);
   };
-  EXPECT_ERROR(with({.batch_size = 2}), "both batch_size and a batch_sampler are given");
-  EXPECT_ERROR(with({.shuffle = true}), "both shuffle and a batch_sampler are given");
-  EXPECT_ERROR(with({.drop_last = true}), "both drop_last and a batch_sampler are given");
+  EXPECT_ERROR(with({.batch_size = 2}), "both batch_size and a batch_sampler are set");
+  EXPECT_ERROR(with({.shuffle = true}), "both shuffle and a batch_sampler are set");
+  EXPECT_ERROR(with({.drop_last = true}), "both drop_last and a batch_sampler are set");
   EXPECT_ERROR(with({.sampler = std::make_shared<SequentialSampler>(10)}),
-               "both a sampler and a batch_sampler are given");
+               "both a sampler and a batch_sampler are set");
   EXPECT_EQ(with({.shuffle = false, .drop_last = false})->size(), 3);
 }
 

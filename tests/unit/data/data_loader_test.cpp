@@ -141,7 +141,7 @@ TEST(DataLoaderTest, WorkersStayWithinABoundedDistance) {
   }
 }
 
-TEST(DataLoaderTest, CanBeLeftInMidEpoch) {
+TEST(DataLoaderTest, CanBeAbandonedInMidEpoch) {
   auto loader = make_data_loader(numbers(1000), {.batch_size = 1, .num_workers = 4});
   for (int i = 0; i < 20; ++i) {
     auto batches = loader->iterate(1);
@@ -301,7 +301,7 @@ TEST(DatasetLoaderTest, BatchesAreGatheredInPageLockedMemory_CUDA) {
     EXPECT_TRUE(torch::equal(first().input(), torch::arange(4, torch::kFloat)));
     EXPECT_TRUE(source->is_pinned);
     options.transform = [&](Batch batch, const TransformContext&) {
-      EXPECT_FALSE(batch.input().is_pinned()) << "what the transform returns is";
+      EXPECT_FALSE(batch.input().is_pinned()) << "only the transform's result is pinned";
       batch.set("input", batch.input().view({2, 2}).t());
       return batch;
     };

@@ -108,7 +108,7 @@ TEST(DatasetTest, ADatasetWithoutASizeIsRefused) {
     torch::data::Example<> get(std::size_t) override { return {torch::ones({1}), torch::ones({})}; }
     torch::optional<std::size_t> size() const override { return torch::nullopt; }
   };
-  EXPECT_ERROR(Dataset(Endless{}).size(), "does not know its size");
+  EXPECT_ERROR(Dataset(Endless{}).size(), "size() returns no value");
 }
 
 /// Counts its copies. The loader calls `clone` once per worker.

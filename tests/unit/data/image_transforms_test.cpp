@@ -20,7 +20,7 @@ std::pair<int64_t, int64_t> find_crop(const torch::Tensor& padded, const torch::
       if (torch::equal(part_of(padded, box), crop)) return {top, left};
     }
   }
-  ADD_FAILURE() << "the crop is no part of the padded image";
+  ADD_FAILURE() << "the padded image does not contain the crop";
   return {-1, -1};
 }
 

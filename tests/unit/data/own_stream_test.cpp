@@ -96,7 +96,7 @@ TEST(OwnStreamTest, ALoadedStateAppliesToItsEpoch) {
   firsts(*resumed, 1, 1);  // another reader comes first
   EXPECT_EQ(resumed->state_dict().get_dict("place").get_int("position"), 2);
   const auto rest = resumed->iterate(2, 2);
-  EXPECT_EQ(resumed->state_dict().get_dict("place").get_int("position"), 4) << "it is restored";
+  EXPECT_EQ(resumed->state_dict().get_dict("place").get_int("position"), 4) << "restored";
   EXPECT_EQ(firsts(*rest, 9), (Samples{4, 6}));
 }
 
@@ -125,7 +125,7 @@ TEST(OwnStreamTest, AStreamInUseByAHangingWorkerIsRefused) {
   {
     const auto batches = loader->iterate(1);
     batches->next();
-    EXPECT_ERROR(batches->next(), "have not made batch 1");
+    EXPECT_ERROR(batches->next(), "have not produced batch 1");
   }
   EXPECT_ERROR(loader->iterate(1), "is still reading the stream");
   continues.count_down();

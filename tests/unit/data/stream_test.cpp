@@ -311,16 +311,16 @@ TEST_F(StreamTest, RefusesOptionsThatDoNotApply) {
     int64_t size() const override { return 1; }
     std::vector<int64_t> sample(int64_t, int64_t) const override { return {0}; }
   };
-  EXPECT_ERROR(with({.shuffle = true}), "shuffle is given for a stream");
+  EXPECT_ERROR(with({.shuffle = true}), "shuffle is set for a stream");
   EXPECT_ERROR(with({.sampler = std::make_shared<SequentialSampler>(4)}),
-               "a sampler is given for a stream");
+               "a sampler is set for a stream");
   EXPECT_ERROR(with({.batch_sampler = std::make_shared<OneBatch>()}),
-               "a batch_sampler is given for a stream");
+               "a batch_sampler is set for a stream");
   const StreamOptions whole{.gives_batches = true};
   EXPECT_ERROR(with({.batch_size = 2, .collate_fn = stack_samples}, whole),
-               "collate_fn is given for a stream that returns whole batches");
+               "collate_fn is set for a stream that returns whole batches");
   EXPECT_ERROR(with({.batch_size = 2, .drop_last = true}, whole),
-               "drop_last is given for a stream that returns whole batches");
+               "drop_last is set for a stream that returns whole batches");
   EXPECT_ERROR(with({}, whole), "batch_size is missing for a stream that returns whole batches");
   EXPECT_ERROR(with({.batch_size = 0}), "batch_size is 0");
   EXPECT_ERROR(with({}, {.batches_per_epoch = 0}), "batches_per_epoch is 0; it must be at least 1");
@@ -352,7 +352,7 @@ class InPlace : public DataStream {
   at::Tensor place_ = torch::zeros({}, torch::kLong);
 };
 
-TEST_F(StreamTest, AStateStaysThatOfItsBatchIfTheStreamChangesItsTensors) {
+TEST_F(StreamTest, AStateKeepsItsValuesIfTheStreamChangesItsTensors) {
   const auto make = [] {
     return make_stream_loader(
         [](int64_t, const DataLoaderShard&) { return std::make_shared<InPlace>(); }, {},

@@ -18,7 +18,7 @@ TEST(SortRanksTest, SortsRanksByTheirHeartbeats) {
   EXPECT_EQ(sorted.behind, std::vector<int64_t>{6});
 }
 
-TEST(SortRanksTest, WorkingRanksAreInNoList) {
+TEST(SortRanksTest, WorkingRanksAreNotListed) {
   const SortedRanks sorted = sort_ranks({0, 1}, {"5 9 ", "6 9 "}, {"8 9 ", "9 9 "});
   EXPECT_TRUE(sorted.silent.empty() && sorted.left.empty() && sorted.failed.empty() &&
               sorted.behind.empty());
@@ -46,15 +46,15 @@ TEST(DescribeCauseTest, LostRanksAreNamedFirst) {
             "rank 7 is alive but has not reached barrier. See its output");
 }
 
-TEST(DescribeCauseTest, ACauseWithoutARankNamesNone) {
+TEST(DescribeCauseTest, ACauseWithoutARankNamesNoRank) {
   const Heartbeat::Failure late{.late_call = "barrier", .otherwise = "nobody knows"};
   const Heartbeat::Failure other{.late_call = "", .otherwise = "nobody knows"};
   const SortedRanks behind{.behind = {7}};
   EXPECT_EQ(describe_cause({}, late, 0), "nobody knows");
   EXPECT_EQ(describe_cause(behind, other, 0), "nobody knows");
   EXPECT_EQ(describe_cause(behind, late, 7),
-            "the ranks make different calls; that of rank 7 is barrier; "
-            "LINKBOY_DEBUG_COLLECTIVES=1 names them");
+            "the ranks make different calls; the call of rank 7 is barrier; "
+            "set LINKBOY_DEBUG_COLLECTIVES=1 to see which calls differ");
 }
 
 }  // namespace

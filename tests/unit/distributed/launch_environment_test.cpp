@@ -234,19 +234,19 @@ TEST(LaunchEnvironmentTest, MalformedVariablesAreErrors) {
   const Variables one_host{
       {"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "::1"}, {"MASTER_PORT", "1"}};
   const std::vector<Case> cases = {
-      {with(kTorchrun, {{"RANK", "x"}}), "RANK is \"x\"; it must be a whole number from 0 to 3"},
+      {with(kTorchrun, {{"RANK", "x"}}), "RANK is \"x\"; it must be an integer from 0 to 3"},
       {with(kTorchrun, {{"RANK", "4"}}), "from 0 to 3 (WORLD_SIZE is 4). Launch with torchrun"},
       {with(kTorchrun, {{"RANK", "-1"}}), "RANK is \"-1\""},
       {with(kTorchrun, {{"WORLD_SIZE", "0"}}), "WORLD_SIZE is \"0\""},
       {with(kTorchrun, {{"WORLD_SIZE", "99999999999999999999"}}), "from 1 to 131072"},
       {with(kTorchrun, {{"WORLD_SIZE", "1000000"}}),
-       "WORLD_SIZE is \"1000000\"; it must be a whole number from 1 to 131072. Launch with"},
+       "WORLD_SIZE is \"1000000\"; it must be an integer from 1 to 131072. Launch with"},
       {with(kTorchrun, {{"WORLD_SIZE", ""}}), "RANK is \"3\" but WORLD_SIZE is not set"},
       {with(kTorchrun, {{"RANK", ""}}), "WORLD_SIZE is \"4\" but RANK is not set"},
       {with(kTorchrun, {{"MASTER_ADDR", ""}}), "MASTER_ADDR is not set"},
       {with(kTorchrun, {{"MASTER_PORT", ""}}), "MASTER_PORT is not set"},
       {with(kTorchrun, {{"MASTER_PORT", "0"}}), "MASTER_PORT is \"0\""},
-      {with(kTorchrun, {{"MASTER_PORT", "65536"}}), "a whole number from 1 to 65535"},
+      {with(kTorchrun, {{"MASTER_PORT", "65536"}}), "an integer from 1 to 65535"},
       {with(kTorchrun, {{"LOCAL_WORLD_SIZE", ""}}), "the processes may be on several hosts"},
       {with(kTorchrun, {{"LOCAL_WORLD_SIZE", "5"}}), "from 1 to 4 (WORLD_SIZE is 4)"},
       {with(kTorchrun, {{"LOCAL_RANK", ""}}), "LOCAL_RANK is not set"},
@@ -298,7 +298,7 @@ TEST(LaunchEnvironmentTest, FindsTheFirstHostOfSlurmsNodeLists) {
 TEST(LaunchEnvironmentTest, EachProcessUsesTheDeviceOfItsLocalRankOrTheOnlyVisibleOne) {
   LaunchEnvironment launch = read(kTorchrun);  // the second of two processes on its host
   EXPECT_EQ(device_index_of(launch, 2), 1);
-  EXPECT_EQ(device_index_of(launch, 1), std::nullopt) << "two processes would share it unasked";
+  EXPECT_EQ(device_index_of(launch, 1), std::nullopt) << "two processes would share it";
   for (const char* one : {"0", "3", "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"}) {
     launch = read(with(kTorchrun, {{"CUDA_VISIBLE_DEVICES", one}}));
     EXPECT_EQ(device_index_of(launch, 1), 0) << one;

@@ -191,7 +191,7 @@ TEST(SyncBatchNormTest, RefusesUnsupportedLayers) {
   EXPECT_ERROR((void)convert_sync_batchnorm(model, nullptr), "the process group is null");
   EXPECT_EQ(convert_sync_batchnorm(model, std::make_shared<ProcessGroup>()).num_layers(), 0);
   const auto handle = detail::convert_sync_batchnorm(model, group);
-  EXPECT_EQ(handle.num_layers(), 1) << "a layer by two names is one";
+  EXPECT_EQ(handle.num_layers(), 1) << "a layer with two names counts once";
   EXPECT_ERROR((void)detail::convert_sync_batchnorm(model, group), "already synchronised");
   EXPECT_ERROR(shared(torch::randn({2, 4})), "has 3 channels");
 }

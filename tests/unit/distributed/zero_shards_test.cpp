@@ -26,7 +26,7 @@ TEST(ZeroShardsTest, AStepThatThrowsRestoresTheGradientsOnce) {
   EXPECT_TRUE(others.grad().defined());
   optimizer.zero_grad();
   shards.step(optimizer, [] {});
-  EXPECT_FALSE(others.grad().defined()) << "an old gradient has come back";
+  EXPECT_FALSE(others.grad().defined()) << "an old gradient was restored";
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 namespace linkboy::testing::loss_average_test {
 namespace {
 
-TEST(LossAverageTest, IsTheSampleWeightedMeanExactly) {
+TEST(LossAverageTest, IsExactlyTheSampleWeightedMean) {
   const std::vector<double> losses{105.5, 94.7, 98.0, 55.2, 32.5};
   const std::vector<int64_t> sizes{64, 32, 16, 8, 4};
   LossAverage tracker;

@@ -53,7 +53,7 @@ TEST_F(BatchSizeFinderTest, TreatsABadAllocationAsTooLarge) {
   EXPECT_EQ(find_batch_size(trainer_, options_).largest, 10);
 }
 
-TEST_F(BatchSizeFinderTest, AStopEndsTheSearchWithItsCompleteTrialsAndTheNextRun) {
+TEST_F(BatchSizeFinderTest, AStopRequestEndsTheSearchAndTheNextRun) {
   const TrainOptions options{
       .train_dataset = toy_data(32), .num_epochs = 1, .per_device_batch_size = 8};
   trainer_.request_stop();
@@ -137,12 +137,15 @@ TEST_F(BatchSizeFinderTest, OtherErrorsOfTrainingReachTheCaller) {
 }
 
 TEST_F(BatchSizeFinderTest, RejectsOptionsOutOfRange) {
-  EXPECT_ERROR(find_batch_size(trainer_, options_, {.min_batch_size = 0}), "min_batch_size is 0");
-  EXPECT_ERROR(find_batch_size(trainer_, options_, {.min_batch_size = 8, .max_batch_size = 4}),
-               "max_batch_size is 4");
-  EXPECT_ERROR(find_batch_size(trainer_, options_, {.num_updates = 1}), "num_updates is 1");
-  EXPECT_ERROR(find_batch_size(trainer_, options_, {.max_memory_mib = 0.0}), "max_memory_mib is 0");
-  EXPECT_ERROR(find_batch_size(trainer_, {}), "train_dataset is missing");
+  EXPECT_OPTION_ERROR(find_batch_size(trainer_, options_, {.min_batch_size = 0}),
+                      "min_batch_size is 0");
+  EXPECT_OPTION_ERROR(
+      find_batch_size(trainer_, options_, {.min_batch_size = 8, .max_batch_size = 4}),
+      "max_batch_size is 4");
+  EXPECT_OPTION_ERROR(find_batch_size(trainer_, options_, {.num_updates = 1}), "num_updates is 1");
+  EXPECT_OPTION_ERROR(find_batch_size(trainer_, options_, {.max_memory_mib = 0.0}),
+                      "max_memory_mib is 0");
+  EXPECT_OPTION_ERROR(find_batch_size(trainer_, {}), "train_dataset is missing");
 }
 
 TEST_F(BatchSizeFinderTest, RefusesABatchSampler) {
@@ -151,7 +154,7 @@ TEST_F(BatchSizeFinderTest, RefusesABatchSampler) {
     std::vector<int64_t> sample(int64_t, int64_t batch) const override { return {batch}; }
   };
   options_.train_dataloader_options.batch_sampler = std::make_shared<Ones>();
-  EXPECT_ERROR(find_batch_size(trainer_, options_, {}), "has a batch_sampler");
+  EXPECT_OPTION_ERROR(find_batch_size(trainer_, options_, {}), "has a batch_sampler");
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ class FindersTest : public ::testing::Test {
   Toy toy_{{runs_}, 0.05};
 };
 
-TEST_F(FindersTest, LearningRateGrowsByOneFactorFromStartToEnd) {
+TEST_F(FindersTest, LearningRateGrowsByAConstantFactorFromStartToEnd) {
   const auto result = find_learning_rate(toy_.trainer, training(),
                                          {.start_lr = 1e-4, .end_lr = 1e-1, .num_updates = 7});
   ASSERT_EQ(result.learning_rates.size(), 7U);
@@ -81,16 +81,16 @@ TEST_F(FindersTest, AFreshOptimizerIsRestoredToItsInitialState) {
   EXPECT_TRUE(toy_.optimizer->state().empty());
 }
 
-TEST_F(FindersTest, AStopThatIsRequestedBeforeTheLearningRateSearchEndsTheNextRunToo) {
+TEST_F(FindersTest, AStopRequestBeforeTheLearningRateSearchAlsoEndsTheNextRun) {
   toy_.trainer.request_stop(StopReason::stop_request, "enough");
   EXPECT_TRUE(find_learning_rate(toy_.trainer, training(), {.num_updates = 20}).losses.empty());
   const TrainResult result = toy_.trainer.train(training());
   EXPECT_EQ(result.num_updates, 0);
   EXPECT_EQ(result.message, "enough");
-  EXPECT_EQ(toy_.trainer.train(training()).num_updates, 4) << "one run has heeded it";
+  EXPECT_EQ(toy_.trainer.train(training()).num_updates, 4) << "the request stops one run only";
 }
 
-TEST_F(FindersTest, ALearningRateSearchThatDivergesStopsNoLaterRun) {
+TEST_F(FindersTest, ALearningRateSearchThatDivergesDoesNotStopALaterRun) {
   const auto result = find_learning_rate(toy_.trainer, training(),
                                          {.start_lr = 1e-3, .end_lr = 1e6, .num_updates = 60});
   ASSERT_LT(result.losses.size(), 60U);
@@ -109,7 +109,7 @@ struct StopsAtNan : QuietTrainer {
   }
 };
 
-TEST_F(FindersTest, AStopAtANanOfTheLearningRateSearchStopsNoLaterRun) {
+TEST_F(FindersTest, AStopAtANaNInTheLearningRateSearchDoesNotStopALaterRun) {
   StopsAtNan trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer);
   const auto result =
       find_learning_rate(trainer, training(), {.start_lr = 0.1, .end_lr = 10, .num_updates = 9});
@@ -347,11 +347,11 @@ TEST_F(FindersTest, RejectsOptionsOutOfRange) {
   const auto find = [&](LrFinderOptions options) {
     find_learning_rate(toy_.trainer, training(), options);
   };
-  EXPECT_ERROR(find({.start_lr = 0.0}), "start_lr is 0");
-  EXPECT_ERROR(find({.start_lr = 1.0, .end_lr = 0.5}), "end_lr is 0.5");
-  EXPECT_ERROR(find({.num_updates = 1}), "num_updates is 1");
-  EXPECT_ERROR(find({.smoothing = 1.0}), "smoothing is 1");
-  EXPECT_ERROR(find({.divergence_factor = 1.0}), "divergence_factor is 1");
+  EXPECT_OPTION_ERROR(find({.start_lr = 0.0}), "start_lr is 0");
+  EXPECT_OPTION_ERROR(find({.start_lr = 1.0, .end_lr = 0.5}), "end_lr is 0.5");
+  EXPECT_OPTION_ERROR(find({.num_updates = 1}), "num_updates is 1");
+  EXPECT_OPTION_ERROR(find({.smoothing = 1.0}), "smoothing is 1");
+  EXPECT_OPTION_ERROR(find({.divergence_factor = 1.0}), "divergence_factor is 1");
   set_param_group_field(*toy_.optimizer, ParamGroupField::lr, {0.0});
   EXPECT_ERROR(find({}), "learning rates are all 0");
 }

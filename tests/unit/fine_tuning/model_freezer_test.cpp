@@ -330,7 +330,7 @@ TEST(ModelFreezerTest, ModesAreAppliedAgainAfterTrain) {
   ModelFreezer freezer(net);
   freezer.freeze({.to_index = 0, .set_modules_as_eval = true});
   net->train();
-  net->output->eval();  // set by the program, and kept
+  net->output->eval();  // set by the program; apply_modes keeps it
   freezer.apply_modes();
   EXPECT_EQ(modules_in_eval(*net), (Names{"input", "output"}));
   freezer.unfreeze();

@@ -277,19 +277,22 @@ TEST(ParameterGroupsTest, RatesAndDecaysCombineAndEqualOnesAreMerged) {
 TEST(ParameterGroupsTest, RefusesInvalidOptions) {
   NestedNet net;
   const SGDOptions defaults(0.1);
-  EXPECT_ERROR(weight_decay_groups(net, defaults, {.weight_decay = -1.0}), "weight_decay is -1");
-  EXPECT_ERROR(weight_decay_groups(net, defaults, {.weight_decay_of = {{"output.bias", NAN}}}),
-               "an entry of weight_decay_of is nan");
-  EXPECT_ERROR(weight_decay_groups(net, defaults, {.weight_decay_of = {{"outpu", 0.1}}}),
-               "weight_decay_of names \"outpu\", which does not match any parameter");
-  EXPECT_ERROR(layer_wise_lr_groups(net, defaults, {.base_lr = -0.1}), "base_lr is -0.1");
-  EXPECT_ERROR(layer_wise_lr_groups(net, defaults, {.decay = 0.0}), "decay of learning rates is 0");
-  EXPECT_ERROR(layer_wise_lr_groups(net, defaults, {.decay = 1.1}), "at most 1");
-  EXPECT_ERROR(layer_wise_lr_groups(net, defaults, {.layers = {{"input"}, {"block"}}}),
-               "the parameter output.weight is not in any of the layers");
-  EXPECT_ERROR(
+  EXPECT_OPTION_ERROR(weight_decay_groups(net, defaults, {.weight_decay = -1.0}),
+                      "weight_decay is -1");
+  EXPECT_OPTION_ERROR(
+      weight_decay_groups(net, defaults, {.weight_decay_of = {{"output.bias", NAN}}}),
+      "an entry of weight_decay_of is nan");
+  EXPECT_OPTION_ERROR(weight_decay_groups(net, defaults, {.weight_decay_of = {{"outpu", 0.1}}}),
+                      "weight_decay_of contains \"outpu\", which does not match any parameter");
+  EXPECT_OPTION_ERROR(layer_wise_lr_groups(net, defaults, {.base_lr = -0.1}), "base_lr is -0.1");
+  EXPECT_OPTION_ERROR(layer_wise_lr_groups(net, defaults, {.decay = 0.0}),
+                      "decay of learning rates is 0");
+  EXPECT_OPTION_ERROR(layer_wise_lr_groups(net, defaults, {.decay = 1.1}), "at most 1");
+  EXPECT_OPTION_ERROR(layer_wise_lr_groups(net, defaults, {.layers = {{"input"}, {"block"}}}),
+                      "the parameter output.weight is not in any of the layers");
+  EXPECT_OPTION_ERROR(
       layer_wise_lr_groups(net, defaults, {.layers = {{"input", "block"}, {"head"}, {"output"}}}),
-      "layers names \"head\", which does not match any parameter");
+      "layers contains \"head\", which does not match any parameter");
   EXPECT_ERROR(weight_decay_groups(net, torch::optim::LBFGSOptions(0.1)), "have no weight_decay");
   EXPECT_ERROR(weight_decay_groups(Model(torch::jit::Module("script")), defaults),
                "the model is TorchScript");
@@ -336,7 +339,7 @@ using Kinds = ::testing::Types<Kind<torch::optim::SGD, torch::optim::SGDOptions>
                                Kind<torch::optim::RMSprop, torch::optim::RMSpropOptions>>;
 TYPED_TEST_SUITE(GroupedStepTest, Kinds);
 
-TYPED_TEST(GroupedStepTest, IsThatOfSeparateOptimizersBitForBit) {
+TYPED_TEST(GroupedStepTest, IsBitIdenticalToThatOfSeparateOptimizers) {
   using Optimizer = typename TypeParam::Optimizer;
   using Options = typename TypeParam::Options;
   Options defaults(0.1);

@@ -285,7 +285,7 @@ TEST(ActivationCheckpointTest, SupportsTorchScript) {
   EXPECT_EQ(script.attr("count").toTensor().item<float>(), 3.0F);
 }
 
-TEST(ActivationCheckpointTest, ThreadsDoNotDisturbEachOther) {
+TEST(ActivationCheckpointTest, ThreadsDoNotAffectEachOther) {
   const auto weight = rows(8, 8).requires_grad_();
   const auto fn = [&](const Tensor& x) { return x.mm(weight).exp().tanh(); };
   const auto x = rows().requires_grad_();

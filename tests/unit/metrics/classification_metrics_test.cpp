@@ -138,7 +138,7 @@ TEST(MetricTest, ARestoredStateContinues) {
     const auto value = saved[i]->compute();
     saved[i]->update(second.scores, second.labels);
     loaded[i]->load_state_dict(state);
-    EXPECT_TRUE(are_same(loaded[i]->compute(), value)) << "a later update has changed the state";
+    EXPECT_TRUE(are_same(loaded[i]->compute(), value)) << "a later update changed the state";
     loaded[i]->update(second.scores, second.labels);
     EXPECT_TRUE(are_same(loaded[i]->compute(), saved[i]->compute()));
   }

@@ -192,7 +192,7 @@ TEST(FusedStepTest, FoundInfSkipsTheUpdateAndItsCount) {
     EXPECT_EQ(state.step(), 1);
     state.step(7);
     undo_step(optimizer, counts);
-    EXPECT_EQ(state.step(), 7) << "of a state that was loaded since";
+    EXPECT_EQ(state.step(), 7) << "of a state loaded in the meantime";
   }
   auto weight = torch::ones({3}).requires_grad_();
   torch::optim::RMSprop rmsprop({weight});

@@ -154,7 +154,7 @@ TEST(GradScalerTest, RefusesCallsThatWouldCorruptTheGradients) {
   auto half = torch::ones({2}, torch::kHalf).requires_grad_();
   torch::optim::SGD of_half({half}, 0.1);
   scaler.scale(half.sum().to(torch::kFloat)).backward();
-  EXPECT_ERROR(scaler.step(of_half), "a gradient has half precision");
+  EXPECT_ERROR(scaler.step(of_half), "a gradient is in half precision");
 }
 
 TEST(GradScalerTest, RefusesOptionsOutOfRange) {
@@ -237,7 +237,7 @@ TEST(GradScalerTest, AStateLoadedAfterScaleChangesTheTensorThatARecordedGraphRea
   EXPECT_EQ(weight[0].item<float>(), 1.0F - 0.5F);
 }
 
-TEST(GradScalerTest, CollectedStepsMayStepAgainAndTheirOverflowsCountAtTheUpdate) {
+TEST(GradScalerTest, ACollectedOptimizerCanStepAgainAndItsOverflowsCountAtTheUpdate) {
   GradScaler scaler({.init_scale = 8.0, .growth_interval = 1});
   auto weight = parameter();
   torch::optim::SGD optimizer({weight}, 0.5);

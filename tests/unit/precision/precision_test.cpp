@@ -172,7 +172,7 @@ TEST(TrainerPrecisionTest, SkippedUpdateMovesNeitherTheCountNorTheSchedule) {
   EXPECT_EQ(run.trainer.accelerator().grad_scaler()->get_scale(), 32.0);
 }
 
-TEST(TrainerPrecisionTest, ReachesTheNumberOfUpdatesThoughSomeAreSkipped) {
+TEST(TrainerPrecisionTest, ReachesTheNumberOfUpdatesEvenIfSomeAreSkipped) {
   PrecisionRun run(Precision::fp16, {.init_scale = 64.0});
   run.trainer.overflow_at = 2;
   const auto result = run.train({.max_num_updates = 8});  // 4 per epoch

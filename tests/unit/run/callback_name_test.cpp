@@ -43,7 +43,7 @@ TEST(CallbackNameTest, StateOfAFormerNameIsRead) {
   resumed.trainer.train(
       {.train_dataset = toy_data(4), .num_epochs = 2, .resume_from = folder / "state"});
   EXPECT_EQ(again->seen, 7);
-  EXPECT_EQ(another->seen, 0) << "a callback with a name of its own is another one";
+  EXPECT_EQ(another->seen, 0) << "a callback with another name does not read the state";
 }
 
 TEST(CallbackNameTest, TimeLimitAndPhaseTimerReadTheStatesOfTimerAndTiming) {

@@ -26,7 +26,7 @@ TEST(ParamGroupFieldTest, ReadsAndSetsEveryFieldThatAnOptimizerHas) {
   EXPECT_EQ(options.weight_decay(), 0.01);
 }
 
-TEST(ParamGroupFieldTest, RejectsWhatTheOptimizerLacks) {
+TEST(ParamGroupFieldTest, RejectsFieldsThatTheOptimizerLacks) {
   auto parameter = torch::zeros({1}).requires_grad_();
   torch::optim::LBFGS lbfgs({parameter}, torch::optim::LBFGSOptions(1));
   EXPECT_ERROR(get_param_group_field(lbfgs, ParamGroupField::momentum), "have no momentum");

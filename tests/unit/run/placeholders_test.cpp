@@ -19,7 +19,7 @@ TEST(PlaceholderTest, ResolveAgainstTheRun) {
   EXPECT_EQ(placeholders::num_train_batches_per_epoch.resolve(config), 20.0);
 }
 
-TEST(PlaceholderTest, CombineOnEitherSideAndChained) {
+TEST(PlaceholderTest, CanBeEitherOperandAndCanBeChained) {
   const RunConfig config = ten_by_ten();
   EXPECT_EQ((placeholders::num_updates_per_epoch * 7 + 1).resolve_count(config), 71);
   EXPECT_EQ((2 * placeholders::num_epochs - 1).resolve_count(config), 19);

@@ -58,6 +58,16 @@ TEST_F(SchedulesTest, CosineRestartsFillTheRunWithTheirCycles) {
   EXPECT_LT(scheduler->values_at(99)[0], 1e-4);
 }
 
+TEST_F(SchedulesTest, CosineRestartsEndsWithAnyPositiveCycle) {
+  for (const double length : {1e-20, 1e-13, 0.3}) {
+    for (const double mult : {1.0, 1.0 + 1e-12, 2.0}) {
+      const auto scheduler =
+          make(cosine_restarts({.first_cycle_updates = length, .cycle_mult = mult}));
+      EXPECT_EQ(scheduler->values_at(99).size(), 2U) << length << " times " << mult;
+    }
+  }
+}
+
 TEST_F(SchedulesTest, OneCycleChangesOnlyTheRequestedFields) {
   auto scheduler = make(one_cycle({.max_lr = PerGroup({0.5, 0.25}), .cycle_momentum = false}));
   scheduler->start();
@@ -92,7 +102,7 @@ TEST_F(SchedulesTest, SequentialGivesEachPartItsShareOfTheRun) {
   EXPECT_EQ(scheduler->values_at(100)[0], 0.0);
 }
 
-TEST_F(SchedulesTest, ChainedMovesEachFieldByItself) {
+TEST_F(SchedulesTest, ChainedMovesEachFieldIndependently) {
   set_param_group_field(*optimizer_, ParamGroupField::weight_decay, {0.1, 0.0});
   const auto scheduler =
       make(chained({.schedulers = {step_decay({.step_size = 10, .gamma = 0.5}),

@@ -39,7 +39,7 @@ class CosineSchedulerTest : public ::testing::Test {
   std::unique_ptr<torch::optim::SGD> optimizer_;
 };
 
-TEST_F(CosineSchedulerTest, EqualsTheValuesOfUpstream) {
+TEST_F(CosineSchedulerTest, EqualsTheValuesOfPytorchAccelerated) {
   auto scheduler = make({});
   EXPECT_DOUBLE_EQ(scheduler->values_at(0)[0], 0.01);
   EXPECT_DOUBLE_EQ(scheduler->values_at(1)[0], 0.009997533048548475);

@@ -18,7 +18,7 @@
 namespace linkboy::testing::own_scheduler_classes_test {
 namespace {
 
-TEST_F(SchedulesTest, TorchSchedulersTakeLengthsFromTheRun) {
+TEST_F(SchedulesTest, TorchSchedulersGetTheirLengthsFromTheRun) {
   const auto of_run = make(
       torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer, const RunConfig& config) {
         const RunExpression length = placeholders::num_updates_per_epoch / 2;
@@ -105,7 +105,7 @@ TEST_F(SchedulesTest, AClassInTimmsStyleIsSteppedByUpdatesAndEpochs) {
   EXPECT_DOUBLE_EQ(lr()[0], 0.01 / 4);
   for (int i = 0; i < 9; ++i) scheduler->step();
   EXPECT_DOUBLE_EQ(lr()[0], 0.01);
-  EXPECT_EQ(scheduler->values_at(70), lr()) << "the present values are all that is known";
+  EXPECT_EQ(scheduler->values_at(70), lr()) << "only the current values are known";
   EXPECT_ERROR(scheduler->values_at(-1), "no value after -1 updates");
 
   InMemoryRunHistory history;
@@ -154,7 +154,7 @@ TEST_F(SchedulesTest, AClassInTimmsStyleContinuesFromItsState) {
                "saved by another schedule (linkboy::StepScheduler)");
 }
 
-TEST_F(SchedulesTest, AClassInTimmsStyleSeesGroupsThatAreAdded) {
+TEST_F(SchedulesTest, AClassInTimmsStyleSchedulesAddedGroups) {
   const auto scheduler = make<TimmStepsScheduler>(halves_by_metric());
   scheduler->start();
   optimizer_->add_param_group(

@@ -257,7 +257,7 @@ TEST_P(SchedulerContractTest, AddedGroupsFollowTheCurve) {
   }
   EXPECT_EQ(run.scheduler->base_values(), (std::vector<double>{0.1, 0.02, 0.02}));
   run.optimizer->param_groups().pop_back();
-  EXPECT_ERROR(run.scheduler->step(), "has 2 param groups, but its scheduler was made for 3");
+  EXPECT_ERROR(run.scheduler->step(), "has 2 param groups, but its scheduler was created for 3");
   EXPECT_ERROR(run.scheduler->restore_base_values(), "groups can be added but not removed");
 }
 

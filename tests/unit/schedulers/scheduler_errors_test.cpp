@@ -6,6 +6,7 @@
 #include "linkboy/schedulers/chained_scheduler.hpp"
 #include "linkboy/schedulers/constant_scheduler.hpp"
 #include "linkboy/schedulers/cosine_restarts_scheduler.hpp"
+#include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "linkboy/schedulers/cyclic_scheduler.hpp"
 #include "linkboy/schedulers/exponential_scheduler.hpp"
 #include "linkboy/schedulers/inverse_sqrt_scheduler.hpp"
@@ -35,7 +36,7 @@ TEST_F(SchedulesTest, OptionsOutOfRangeAreRefused) {
   };
   refused(step_decay({.step_size = 0}), "step_size (0) is 0");
   refused(step_decay({.step_size = placeholders::num_epochs / 4}),
-          "(num_epochs / 4) is 2.5 in this run; a count must be a whole number");
+          "(num_epochs / 4) is 2.5 in this run; a count must be an integer");
   refused(step_decay({.step_size = 100 / (placeholders::num_epochs - 10)}),
           "divides by (num_epochs - 10), which is 0");
   refused(step_decay({.step_size = placeholders::num_eval_batches_per_epoch}),
@@ -107,7 +108,7 @@ TEST_F(SchedulesTest, OptionsOutOfRangeAreRefused) {
           "parts set lr and weight_decay; all parts must set the same field");
   refused(sequential({.schedulers = {nullptr}}), "is empty");
   refused(chained({.schedulers = std::vector<CreateSchedulerFn>()}),
-          "has no parts; give at least one");
+          "has no parts; pass at least one");
   refused(chained({.schedulers = {[](auto&, const auto&) { return nullptr; }}}), "returned null");
   refused(warmup({.warmup_updates = 101}),
           "warmup_updates is 101 updates, but the run has only 100");
@@ -121,6 +122,16 @@ TEST_F(SchedulesTest, OptionsOutOfRangeAreRefused) {
   refused(reduce_on_plateau({.cooldown = -1}), "cooldown is -1");
   refused(reduce_on_plateau({.threshold = -1.0}), "threshold is -1");
   refused(reduce_on_plateau({.min_lr = -1.0}), "min_lr is -1");
+}
+
+TEST_F(SchedulesTest, AStateWithTheFormerNamesOfItsLengthsIsAccepted) {
+  const auto function = cosine({.warmup_updates = 10, .cooldown_updates = 5});
+  StateDict former = make(function)->state_dict();
+  EXPECT_EQ(former.get_dict("lengths").size(), 3U);
+  former.set("lengths", StateDict{{"total", 100.0}, {"warm-up", 10.0}, {"cool-down", 5.0}});
+  make(function)->load_state_dict(former);
+  former.set("lengths", StateDict{{"total", 90.0}, {"warm-up", 10.0}, {"cool-down", 5.0}});
+  EXPECT_ERROR(make(function)->load_state_dict(former), "num_updates = 90 updates, but it is 100");
 }
 
 TEST_F(SchedulesTest, MomentumCannotCycleInAnOptimizerWithoutMomentum) {
@@ -143,7 +154,7 @@ TEST_F(SchedulesTest, AStateOfAnotherScheduleIsRefused) {
                "saved by another schedule (linkboy::LinearScheduler), but this run has "
                "linkboy::StepScheduler");
   EXPECT_ERROR(make(warm)->load_state_dict(state_of(step)), "(linkboy::StepScheduler)");
-  StateDict of_0_1;  // a state of version 0.1 has no class
+  StateDict of_0_1;  // a state of an earlier build of 0.1 has no class
   for (const auto& [name, entry] : state_of(step).entries()) {
     if (name != "class") of_0_1.set(name, entry);
   }

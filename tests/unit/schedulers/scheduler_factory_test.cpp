@@ -42,12 +42,12 @@ TEST_F(SchedulesTest, ErrorsListTheAllowedNamesAndOptions) {
       "the scheduler step has no option \"size\"; it has step_size, gamma, field, by_epoch.");
   EXPECT_ERROR(make_scheduler_fn("step", {{"gamma", "x"}}),
                "step's gamma is 'x'; it must be a number.");
-  EXPECT_ERROR(make_scheduler_fn("step", {{"gamma", "1"}, {"gamma", "2"}}), "a second time");
+  EXPECT_ERROR(make_scheduler_fn("step", {{"gamma", "1"}, {"gamma", "2"}}), "is set twice");
   EXPECT_ERROR(make_scheduler_fn("step", {{"step_size", "EPOCHS"}}),
                "the placeholders are num_epochs");
   EXPECT_ERROR(make_scheduler_fn("wsd", {{"decay", "cos"}}),
                "it must be one of sqrt, inverse, linear");
-  EXPECT_ERROR(make_scheduler_fn("wsd", {{"num_checkpoints", "1.5"}}), "it must be a whole number");
+  EXPECT_ERROR(make_scheduler_fn("wsd", {{"num_checkpoints", "1.5"}}), "it must be an integer");
   EXPECT_ERROR(make_scheduler_fn("one-cycle", {{"three_phase", "yes"}}),
                "it must be true or false");
   EXPECT_ERROR(make_scheduler_fn("multi-step", {{"milestones", "1,,2"}}), "a number");

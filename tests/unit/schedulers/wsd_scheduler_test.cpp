@@ -11,7 +11,7 @@
 namespace linkboy::testing::wsd_scheduler_test {
 namespace {
 
-TEST_F(SchedulesTest, WsdEqualsTheValuesOfUpstream) {
+TEST_F(SchedulesTest, WsdEqualsTheValuesOfPytorchAccelerated) {
   const auto sqrt = wsd();
   EXPECT_DOUBLE_EQ(value(sqrt, 90), 0.01);
   EXPECT_DOUBLE_EQ(value(sqrt, 91), 0.00683772550210928);

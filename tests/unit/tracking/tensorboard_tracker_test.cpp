@@ -182,7 +182,7 @@ TEST(TensorBoardTrackerTest, TheHparamsTabShowsConfigurationNewestMetricsAndStat
   EXPECT_NE(environment.find("| host | a\\|b |\n"), std::string::npos) << environment;
 }
 
-TEST(TensorBoardTrackerTest, AFailedRunHasThatStatusAndAStoppedOneIsOpen) {
+TEST(TensorBoardTrackerTest, AFailedRunHasAFailureStatusAndAStoppedRunHasNone) {
   const TemporaryFolder folder;
   TensorBoardTracker tracker({.directory = folder.path()});
   tracker.start({});

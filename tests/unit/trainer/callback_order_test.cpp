@@ -24,7 +24,7 @@ class Second : public Named {
   using Named::Named;
 };
 
-TEST(CallbackOrderTest, ThePhaseGoesBeforeTheOrderOfTheList) {
+TEST(CallbackOrderTest, ThePhaseTakesPrecedenceOverTheOrderOfTheList) {
   std::vector<int> calls;
   auto first = std::make_shared<First>(calls, 1);
   auto second = std::make_shared<Second>(calls, 2);
@@ -116,7 +116,7 @@ TEST(CallbackOrderTest, RemovingEarlierCallbacksDuringAnEventSkipsNoOther) {
   EXPECT_EQ(calls, (std::vector<int>{1, 2, 3}));
 }
 
-TEST(CallbackOrderTest, ReplacingItselfWithAnEarlierCallbackContinuesBehindIt) {
+TEST(CallbackOrderTest, ReplacingItselfWithAnEarlierCallbackContinuesAfterIt) {
   class Replaces : public Callback {
    public:
     explicit Replaces(std::vector<int>& calls) : calls_(calls) {}

@@ -76,7 +76,7 @@ TEST(DeviceTest, TrainsOnADeviceThatIsNotTheCurrentOne_MultiCUDA) {
   const double before = peak_of_first();
   expect_the_weights_of_the_cpu("cuda:1", ExecutionMode::eager);
   expect_the_weights_of_the_cpu("cuda:1", ExecutionMode::graph);
-  EXPECT_EQ(peak_of_first(), before) << "of the other device";
+  EXPECT_EQ(peak_of_first(), before) << "the other device is not used";
 }
 
 TEST(DeviceTest, ASnapshotPinsOnlyStoragesUpToItsLimit_CUDA) {

@@ -32,7 +32,7 @@ TEST(EvaluateNowTest, DoesNotChangeTheTraining) {
   EXPECT_TRUE(bit_equal(weights_after(true), weights_after(false)));
 }
 
-TEST(EvaluateNowTest, DoesNotChangeTheEvaluationAroundIt) {
+TEST(EvaluateNowTest, DoesNotChangeTheEnclosingEvaluation) {
   auto calls = std::make_shared<Calls>();
   std::vector<std::string> names;
   calls->at_eval_step_end = [&](Trainer& trainer) {
@@ -76,7 +76,7 @@ TEST(EvaluateNowTest, UsesTheLoaderOfIntermediateEvaluations) {
   EXPECT_EQ(steps, (std::vector<int>{1, 3}));
 }
 
-TEST(EvaluateNowTest, RefusesWithoutEvaluationData) {
+TEST(EvaluateNowTest, RequiresEvaluationData) {
   auto calls = std::make_shared<Calls>();
   calls->at_update_end = [](Trainer& trainer) { trainer.evaluate_now({}); };
   Toy toy({calls});

@@ -77,14 +77,14 @@ TEST(DeviceTest, AskingLaterWhetherAStepWasSkippedChangesNothing_CUDA) {
   const TrainResult expected = asked.train();
   const TrainResult result = deferred.train();
   EXPECT_GT(expected.num_updates, 0);
-  EXPECT_LT(expected.num_updates, asked.num_tried) << "some were skipped";
+  EXPECT_LT(expected.num_updates, asked.num_tried) << "some updates were skipped";
   EXPECT_EQ(asked.counts.back(), expected.num_updates);
   EXPECT_EQ(result.num_updates, expected.num_updates);
   EXPECT_EQ(deferred.learning_rates, asked.learning_rates);
   EXPECT_EQ(deferred.state(), asked.state());
 }
 
-TEST(DeviceTest, ReachesTheNumberOfUpdatesThoughSkipsAreKnownLater_CUDA) {
+TEST(DeviceTest, ReachesTheNumberOfUpdatesEvenIfSkipsAreKnownLater_CUDA) {
   OverflowingRun asked("cuda:0", /*asks_at_once=*/true);
   OverflowingRun deferred("cuda:0", /*asks_at_once=*/false);
   EXPECT_EQ(asked.train(20).num_updates, 20);
@@ -169,7 +169,7 @@ TEST(DeviceTest, AQueuedStepCountsOnlyIfItWasMade_CUDA) {
                *optimizer.state().at(weight.unsafeGetTensorImpl()))
         .step();
   };
-  EXPECT_TRUE(queue(1).is_known()) << "the first, which makes the optimizer's state";
+  EXPECT_TRUE(queue(1).is_known()) << "the first step, which creates the optimizer's state";
   const StepVerdict skipped = queue(std::numeric_limits<float>::infinity());
   EXPECT_FALSE(skipped.is_known());
   EXPECT_EQ(count(), 2) << "not known yet";

@@ -89,7 +89,7 @@ TEST(LeftRunTest, AStopInAnEvaluationSavesTheTrainedWeightsNotTheAverages) {
     }
     Toy toy(callbacks);
     toy.trainer.train(two_updates_per_epoch(4));
-    EXPECT_FALSE(bit_equal(toy.model->parameters(), trained)) << "the averages";
+    EXPECT_FALSE(bit_equal(toy.model->parameters(), trained)) << "the model has the averages";
     Toy resumed;
     ASSERT_TRUE(resumed.trainer.load_training_state(folder / "states"));
     EXPECT_TRUE(bit_equal(resumed.model->parameters(), trained));
@@ -129,7 +129,7 @@ TEST(LeftRunTest, AnEvaluationRestoresThePreviousRun) {
     return c10::str(state.to_ivalue());
   };
   EXPECT_EQ(without_random_numbers("after"), without_random_numbers("before"));
-  // A failed evaluation restores the run, too.
+  // A failed evaluation also restores the run.
   EXPECT_ERROR(toy.trainer.evaluate({.dataset = {}}), "dataset is missing");
   EXPECT_EQ(toy.trainer.num_updates(), 5);
 }
@@ -184,7 +184,7 @@ TEST(LeftRunTest, StatesOfCallbacksAreTakenOnlyIfTheyCanBeSaved) {
   Toy(CallbackList{saved,
                    make<SaveTrainingState>({.directory = folder / "states", .save_at_end = false})})
       .trainer.train(two_updates_per_epoch(3));
-  EXPECT_EQ(saved->num_calls, 3) << "once an epoch";
+  EXPECT_EQ(saved->num_calls, 3) << "one per epoch";
 }
 
 /// A loss with a running mean over its calls in training mode. `num_calls` counts all calls.
@@ -222,7 +222,7 @@ TEST(LeftRunTest, AnEvaluationKeepsTheStatisticsOfRegisteredModules) {
   options.eval_dataset = {};
   trained.trainer.train(options);
   EXPECT_TRUE(torch::equal(evaluated.loss->mean, trained.loss->mean));
-  EXPECT_TRUE(evaluated.loss->is_training()) << "as it was";
+  EXPECT_TRUE(evaluated.loss->is_training()) << "the mode is restored";
 }
 
 TEST(LeftRunTest, BuffersThatAnEvaluationChangesAreSavedAsTheyWereBeforeIt) {
@@ -242,7 +242,7 @@ TEST(LeftRunTest, BuffersThatAnEvaluationChangesAreSavedAsTheyWereBeforeIt) {
   EXPECT_TRUE(torch::equal(second.loss->num_calls, whole.loss->num_calls));
 }
 
-TEST(LeftRunTest, AStopWithNothingLeftToDoEndsTheRunInOrder) {
+TEST(LeftRunTest, AStopWithNothingLeftToDoEndsTheRunCleanly) {
   const auto stop = [](Trainer&) { throw StopTraining(StopReason::early_stop, "enough"); };
   Toy at_start({calling({.on_dataloaders_ready = stop})});
   const auto result = at_start.trainer.train(two_updates_per_epoch(2));
@@ -270,7 +270,7 @@ class NoteWhere : public InEveryEvent {
   }
 };
 
-TEST(LeftRunTest, AStopBeforeTheFirstRunEndsThatRunInOrder) {
+TEST(LeftRunTest, AStopBeforeTheFirstRunEndsThatRunCleanly) {
   int num_made = 0;
   const auto second = calling({.on_init_end = [&](Trainer&) { ++num_made; }});
   second->set_name("second");

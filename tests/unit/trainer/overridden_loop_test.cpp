@@ -1,4 +1,4 @@
-// Trainers that override the whole step or the whole run.
+// Trainers that override the complete step or run.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -118,7 +118,7 @@ TEST(OverriddenLoopTest, WeightsByBatchSizeNeedTheLoopsBackwardPass) {
   };
   EXPECT_ERROR(own.trainer.train(
                    {.train_dataset = toy_data(20), .num_epochs = 1, .weight_by_batch_size = true}),
-               "Call forward and backward in train_step");
+               "train_step did not call them");
 }
 
 /// Never evaluates, even if there is evaluation data.

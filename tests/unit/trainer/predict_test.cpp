@@ -172,7 +172,7 @@ TEST(PredictTest, AStopRequestEndsItWithStopTraining) {
   self = &trainer;
   try {
     trainer.predict(kSevenByThree);
-    ADD_FAILURE() << "it was not left";
+    ADD_FAILURE() << "predict did not throw";
   } catch (const StopTraining& stop) {
     EXPECT_STREQ(stop.what(), "enough");
   }

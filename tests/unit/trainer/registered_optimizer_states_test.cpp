@@ -82,7 +82,8 @@ TEST(RegisteredOptimizersTest, CheckpointsContainThemUnderTheirNames) {
   players.trainer->save_checkpoint(folder / "x.pt");
   const StateDict saved = read_checkpoint(folder / "x.pt");
   const StateDict critic = saved.get_dict(kOptimizers).get_dict("critic");
-  EXPECT_TRUE(critic.contains("param_groups") && critic.contains("state")) << "as Python has them";
+  EXPECT_TRUE(critic.contains("param_groups") && critic.contains("state"))
+      << "the same keys as in Python";
   EXPECT_EQ(saved.get_dict(kSchedulers).get_dict("critic").get_int("num_updates"), 4);
 
   players.trainer->save_checkpoint(folder / "less.pt", {},
@@ -178,7 +179,7 @@ TEST(RegisteredOptimizersTest, AFileThatDoesNotFitChangesNothing) {
   const std::string of_other = bytes_of(*other.trainer);
   EXPECT_ERROR(other.trainer->load_checkpoint(folder / "damaged.pt"),
                "the state of another optimizer");
-  EXPECT_EQ(bytes_of(*other.trainer), of_other) << "the first optimizer is put back";
+  EXPECT_EQ(bytes_of(*other.trainer), of_other) << "the first optimizer is restored";
 
   StateDict of_another_schedule = read_checkpoint(folder / "x.pt");
   Players with_line(linear({.start_factor = 1.0, .end_factor = 0.0}));
@@ -200,13 +201,16 @@ TEST(RegisteredOptimizersTest, ATrainingStateWithoutThemIsRefused) {
     players.trainer->train(options);
   };
   const fs::path file = save(critic_schedule(), folder / "scheduled");
-  EXPECT_ERROR(resume({}, folder / "scheduled"), "but the run has none and would train");
+  EXPECT_ERROR(resume({}, folder / "scheduled"),
+               "has a scheduler's state for a registered optimizer, but the run does not have");
   StateDict old = read_checkpoint(file);
   old.erase(kSchedulers);
-  old.erase(kOptimizers);
   write_checkpoint(file, old);
   EXPECT_ERROR(resume(critic_schedule(), folder / "scheduled"),
-               "has no state of the registered optimizers");
+               "has no scheduler's state for a registered optimizer, but the run has such");
+  old.erase(kOptimizers);
+  write_checkpoint(file, old);
+  EXPECT_ERROR(resume({}, folder / "scheduled"), "has no state of the registered optimizers");
 }
 
 /// The critic's loss overflows in the second update.

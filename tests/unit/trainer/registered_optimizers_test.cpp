@@ -101,7 +101,7 @@ TEST(RegisteredOptimizersTest, TheirGradientsAreClearedAfterEachUpdate) {
   EXPECT_TRUE(bit_equal(players.critic->parameters(), before));
 }
 
-TEST(RegisteredOptimizersTest, ATrainStepCanMakeUpdatesOfOtherOptimizersFirst) {
+TEST(RegisteredOptimizersTest, ATrainStepCanStepOtherOptimizersFirst) {
   Players players;
   players.trainer->updates_critic_first = true;
   players.trainer->train(updates_of_players(4));

@@ -8,6 +8,7 @@
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
+#include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/rehearsal.hpp"
 #include "support/temporary_folder.hpp"
@@ -41,6 +42,23 @@ TEST(ResumeTest, ResumingFromAnyUpdateIsBitIdenticalToTheUninterruptedRun) {
     EXPECT_EQ(losses, whole.average->losses);
     second.trainer->save_training_state(folder / "resumed");
     EXPECT_EQ(read_bytes(folder / "resumed" / kTrainingStateFile), expected);
+  }
+}
+
+TEST(ResumeTest, AStateIsRefusedIfOnlyItOrOnlyTheRunHasAScheduler) {
+  const TemporaryFolder folder;
+  for (const bool was_scheduled : {true, false}) {
+    SCOPED_TRACE(was_scheduled);
+    Rehearsal saved(1);
+    Rehearsal resumed(Rehearsal::kUpdates + 1);
+    (was_scheduled ? resumed : saved).options.create_scheduler_fn = {};
+    saved.trainer->train(saved.options);
+    saved.trainer->save_training_state(folder / "state");
+    resumed.options.resume_from = folder / "state";
+    EXPECT_ERROR(resumed.trainer->train(resumed.options),
+                 was_scheduled
+                     ? "has a scheduler's state, but the run does not have such a scheduler"
+                     : "has no scheduler's state, but the run has such a scheduler");
   }
 }
 

@@ -116,7 +116,7 @@ TEST(RunProgressTest, ARunEndsAtTheLimitThatItReachesFirst) {
   for (const Case& run : runs) EXPECT_EQ(course_of(run), run.course) << run.name;
 }
 
-TEST(RunProgressTest, AnOpenUpdateCanEndTheRunIfOneIsLeft) {
+TEST(RunProgressTest, AnUpdateInProgressCanEndTheRunIfOneUpdateRemains) {
   RunProgress progress;
   progress.set_limits({.num_updates = 3});
   progress.resume(0, 1, 0);
@@ -125,7 +125,7 @@ TEST(RunProgressTest, AnOpenUpdateCanEndTheRunIfOneIsLeft) {
   EXPECT_TRUE(progress.may_end_with_open_update());
 }
 
-TEST(RunProgressTest, AStateIsConsistentWhereNothingIsHalfDone) {
+TEST(RunProgressTest, AStateIsConsistentOnlyBetweenCompleteSteps) {
   struct Step {
     const char* name;
     void (*make)(RunProgress&);

@@ -168,7 +168,7 @@ TEST(StateCompletenessTest, AResumedRunRestoresEveryObject) {
   resumed.trainer->train(options);
   ASSERT_EQ(as_resumed.size(), as_saved.size());
   for (const auto& [name, bytes] : as_saved) {
-    EXPECT_TRUE(as_resumed.at(name) == bytes) << name << " is not what was saved";
+    EXPECT_TRUE(as_resumed.at(name) == bytes) << name << " differs from the saved object";
   }
   // The comparison detects differences: the new model had other weights.
   EXPECT_NE(before.at("model 0.weight"), as_saved.at("model 0.weight"));
@@ -200,7 +200,7 @@ TEST(StateCompletenessTest, EveryCallbackHasAStateOrIsListedAsStateless) {
     EXPECT_EQ(!has_state, without_state().contains(callback.name))
         << callback.name
         << ": a callback whose past matters to a resumed run overrides state_dict and "
-           "load_state_dict; one without belongs into the list of this test";
+           "load_state_dict; otherwise, add its name to the list in this test";
   }
 }
 

@@ -42,7 +42,7 @@ class SyncsAreErrors {
   SyncsAreErrors& operator=(const SyncsAreErrors&) = delete;
 };
 
-/// Checks whole updates, from the end of one update to the end of another, including data and
+/// Checks complete updates, from the end of one update to the end of another, including data and
 /// callbacks. The start and the end of an epoch are excluded: the epoch's loss is read there.
 class RefuseSyncsAfterWarmUp : public Callback {
  public:
@@ -212,7 +212,7 @@ TEST_P(SteadyStateTest, NoStepSynchronizesAStream) {
   EXPECT_TRUE(training.trainer.gradient_norm().isfinite().item<bool>());
 }
 
-// The tests above rely on these facts: a step that waits fails, and LibTorch sees the mode that is
+// The tests above rely on these facts: a step that waits fails, and LibTorch uses the mode that is
 // set here.
 
 TEST(SyncDebugModeTest, ACallbackThatReadsLossesFailsAfterTheWarmUp_CUDA) {
@@ -220,7 +220,7 @@ TEST(SyncDebugModeTest, ACallbackThatReadsLossesFailsAfterTheWarmUp_CUDA) {
   Training training({.device = "cuda:0"}, {read_losses});
   try {
     training.train();
-    ADD_FAILURE() << "reading a loss was no error";
+    ADD_FAILURE() << "reading a loss did not throw";
   } catch (const c10::Error& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("synchronizing CUDA operation"));
   }

@@ -68,7 +68,8 @@ TEST(TrainerCheckpointTest, LoadsCommonPartsAndReportsTheOthers) {
   EXPECT_NE(without_scheduler.trainer.lines[0].find("without the scheduler's state,"),
             std::string::npos);
   without_scheduler.trainer.load_checkpoint(folder / "x.pt", {.scheduler = false});
-  EXPECT_EQ(without_scheduler.trainer.lines.size(), 1U) << "what is not wanted is not missed";
+  EXPECT_EQ(without_scheduler.trainer.lines.size(), 1U)
+      << "parts that are not requested are not reported";
   QuietTrainer without_optimizer(toy_model(), nullptr, nullptr,
                                  {.callbacks = {}, .accelerator = {.device = "cpu"}});
   without_optimizer.load_checkpoint(folder / "x.pt");
@@ -182,7 +183,7 @@ TEST(TrainingStateTest, ARunResumedAtTheEndOfAnEpochDoesNotRepeatTheEpoch) {
   }
 }
 
-TEST(TrainingStateTest, BelongsToItsRunThoughThePreviousOneEndedInAnEvaluation) {
+TEST(TrainingStateTest, BelongsToItsRunEvenIfThePreviousOneEndedInAnEvaluation) {
   // A run that ends in an evaluation keeps the state of its last update, which is saved afterwards.
   class StopInEvaluation : public Callback {
     void on_eval_step_start(Trainer& trainer) override { trainer.request_stop(); }
@@ -291,7 +292,7 @@ TEST(TrainingStateTest, ATrainerWithoutAnOptimizerLoadsTheRestAndReportsIt) {
 TEST(TrainingStateTest, AFolderWithoutAStateIsRefused) {
   const TemporaryFolder folder;
   Toy toy;
-  EXPECT_ERROR(toy.trainer.load_training_state(folder.path()), "holds no training state");
+  EXPECT_ERROR(toy.trainer.load_training_state(folder.path()), "contains no training state");
   EXPECT_ERROR(toy.trainer.load_training_state(folder / "none"),
                "does not exist. Name an existing training state");
   EXPECT_THROW(toy.trainer.load_training_state(folder / "none"), FileError);

@@ -238,7 +238,7 @@ TEST(TrainerWeightTest, AnAccumulatedTokenLossHasTheGradientOfOneBigBatch) {
   EXPECT_FALSE(torch::allclose(weights_after(2, 4, false), big, 1e-3, 1e-3));
 }
 
-TEST(TrainerWeightTest, HalfPrecisionHasRoomForLargeBatches) {
+TEST(TrainerWeightTest, LargeBatchSizesDoNotOverflowInHalfPrecision) {
   // Like a sequence of 1000 tokens per sample.
   const auto thousands = [](const Batch& batch, Model& model) {
     const auto loss = torch::nn::functional::cross_entropy(model(batch.input()), batch.target());

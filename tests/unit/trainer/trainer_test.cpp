@@ -124,7 +124,7 @@ TEST(TrainerTest, AllowsABaseCallbackTogetherWithItsSubclass) {
   EXPECT_EQ(trainer.callback_handler().callbacks().size(), 2U);
 }
 
-TEST(TrainerTest, KnowsWhetherTheNumberOfUpdatesEndedTheEpochEarly) {
+TEST(TrainerTest, ReportsWhetherTheNumberOfUpdatesEndedTheEpochEarly) {
   std::vector<bool> were_cut_short;
   Toy toy({make<LambdaCallback>({.on_training_run_epoch_end = [&](Trainer& trainer) {
     were_cut_short.push_back(trainer.is_epoch_cut_short());
@@ -185,7 +185,7 @@ TEST(TrainerTest, EvaluatesEveryNEpochsAndAfterTheLast) {
                      .eval_dataset = toy_data(4),
                      .evaluate_every_n_epochs = 2});
   EXPECT_EQ(counter->evaluations, 3);
-  EXPECT_TRUE(toy.trainer.is_epoch_evaluated()) << "of the last epoch, also after the run";
+  EXPECT_TRUE(toy.trainer.is_epoch_evaluated()) << "refers to the last epoch, even after the run";
 }
 
 TEST(TrainerTest, StopRequestFromAnotherThreadEndsTheRun) {
@@ -210,7 +210,7 @@ TEST(TrainerTest, StopRequestBetweenRunsEndsTheNextRunOnly) {
   EXPECT_EQ(toy.trainer.train(options).reason, StopReason::finished);
 }
 
-TEST(TrainerTest, FirstStopRequestCounts) {
+TEST(TrainerTest, TheFirstStopRequestWins) {
   Toy toy;
   toy.trainer.request_stop(StopReason::early_stop, "no better");
   toy.trainer.request_stop(StopReason::stop_request, "Ctrl-C");
@@ -219,7 +219,7 @@ TEST(TrainerTest, FirstStopRequestCounts) {
   EXPECT_EQ(result.message, "no better");
 }
 
-TEST(TrainerTest, TheFirstStopRequestCountsAlsoWithoutAMessage) {
+TEST(TrainerTest, TheFirstStopRequestWinsEvenWithoutAMessage) {
   Toy toy;
   toy.trainer.request_stop(StopReason::early_stop);
   toy.trainer.request_stop(StopReason::nan);
@@ -330,7 +330,7 @@ TEST(TrainerTest, ASubclassCanOverrideOnlyTheLoss) {
   EXPECT_LT(losses.back(), losses.front());
 }
 
-TEST(TrainerTest, RunConfigHoldsTheResolvedValues) {
+TEST(TrainerTest, RunConfigContainsTheResolvedValues) {
   Toy toy;
   toy.trainer.train({.train_dataset = toy_data(10),
                      .num_epochs = 3,

@@ -118,7 +118,7 @@ TEST(TrainerTraceTest, AccumulationOfThreeOverTenBatchesUpdatesFourTimes) {
                                   kTrainEpochEnd + kEpochEnd + kRunEnd);
 }
 
-TEST(TrainerTraceTest, ANumberOfUpdatesThatEndsInMidEpochEndsTheEpochInOrder) {
+TEST(TrainerTraceTest, ANumberOfUpdatesThatEndsInMidEpochEndsTheEpochNormally) {
   Traced run;
   const auto result = run.trainer.train({.train_dataset = toy_data(8),
                                          .eval_dataset = toy_data(4),

@@ -47,7 +47,7 @@ TEST(TrainingStatesTest, ARunRemovesNoStateOfAnotherRun) {
   EXPECT_EQ(read_bytes(folder / "new" / "state-00000001" / kTrainingStateFile), bytes);
 }
 
-TEST(TrainingStatesTest, AFreshRunSaysWhichStatesOfAnEarlierRunItDoesNotResume) {
+TEST(TrainingStatesTest, AFreshRunReportsTheStatesThatItDoesNotResume) {
   const TemporaryFolder folder;
   const fs::path states = folder / "states";
   const auto warnings = [&](Toy& toy, const std::optional<fs::path>& from) {
@@ -63,7 +63,7 @@ TEST(TrainingStatesTest, AFreshRunSaysWhichStatesOfAnEarlierRunItDoesNotResume) 
   };
   Toy first({saving_in(states)});
   EXPECT_EQ(warnings(first, {}), Names{});
-  EXPECT_EQ(warnings(first, {}), Names{}) << "they are those of the same program";
+  EXPECT_EQ(warnings(first, {}), Names{}) << "the states belong to the same program";
   Toy resumed({saving_in(states)});
   EXPECT_EQ(warnings(resumed, states), Names{});
   const Names present = states_in(states);
@@ -133,7 +133,7 @@ TEST(TrainingStatesTest, EachOfTwoCallbacksRemovesOnlyItsOwnOldStates) {
   EXPECT_EQ(states_in(folder / "second"), (Names{"state-00000004", "state-00000005"}));
 }
 
-TEST(TrainingStatesTest, AskingForTheNextNumberKeepsAStateInProgress) {
+TEST(TrainingStatesTest, RequestingTheNextNumberKeepsAStateInProgress) {
   const TemporaryFolder folder;
   const fs::path state = folder / "states" / "state-00000001";
   AtomicFile file(state / kTrainingStateFile);

@@ -25,7 +25,7 @@ using OptionsWithFormerKeys =
                      CosineSchedulerOptions>;
 TYPED_TEST_SUITE(FormerKeysTest, OptionsWithFormerKeys);
 
-TYPED_TEST(FormerKeysTest, EachSetsAFieldOfToday) {
+TYPED_TEST(FormerKeysTest, EachSetsACurrentField) {
   const auto fields = options_to_text(TypeParam{});
   const auto value_of = [](const TextSettings& settings, std::string_view key) {
     return std::find_if(settings.begin(), settings.end(),
@@ -45,7 +45,7 @@ TYPED_TEST(FormerKeysTest, EachSetsAFieldOfToday) {
     EXPECT_EQ(value_of(read, former.now)->second, wanted);
     EXPECT_ERROR(options_from_text<TypeParam>(
                      "test", {{std::string(former.name), text}, {std::string(former.now), text}}),
-                 "is given a second time");
+                 "is set twice");
   }
 }
 

@@ -23,7 +23,7 @@ TEST(PrintableTest, QuotesEscapeQuotationMarks) {
   EXPECT_EQ(printable("a\"b"), "a\"b");
 }
 
-TEST(PrintableTest, LongTextIsCutBetweenCharacters) {
+TEST(PrintableTest, LongTextIsTruncatedBetweenCharacters) {
   EXPECT_EQ(printable("abcdef", 3), "abc...");
   EXPECT_EQ(printable("abc", 3), "abc");
   EXPECT_EQ(printable("ab\xc3\xa9\xc3\xa9", 3), "ab\xc3\xa9...");

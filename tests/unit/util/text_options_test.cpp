@@ -112,6 +112,8 @@ TEST(TextOptionsTest, DurationsCarryTheirUnit) {
     EXPECT_ERROR(from_text<std::chrono::seconds>(text), "it must be a number with its unit: 30s");
   }
   EXPECT_ERROR(from_text<std::chrono::seconds>("3000000h"), "less than 292 years");
+  EXPECT_ERROR(from_text<std::chrono::milliseconds>("0.4ms"), "it must be a multiple of 1ms");
+  EXPECT_EQ(from_text<std::chrono::duration<double>>("1.5ms").count(), 0.0015);
 }
 
 TEST(TextOptionsTest, AMissingFieldKeepsItsDefault) {

@@ -94,7 +94,7 @@ TEST(DecodeImageTest, RefusesAFileTruncatedAnywhere) {
   }
 }
 
-TEST(DecodeImageTest, RefusesAFileTruncatedBehindTheRegion) {
+TEST(DecodeImageTest, RefusesAFileTruncatedAfterTheRegion) {
   const std::string bytes = jpeg_bytes(make_picture(200, 200));
   EXPECT_THROW(decode(span_of(bytes).first(bytes.size() - 200), "it",
                       [](ImageSize) {
@@ -171,7 +171,7 @@ TEST(ResizeImageTest, IsCloseToTorchsAntialiasedInterpolation) {
   EXPECT_LE(difference.abs().max().item<double>(), 1.01);
 }
 
-TEST(ResizeImageTest, RefusesWhatIsNotAnImageOfBytes) {
+TEST(ResizeImageTest, RefusesTensorsThatAreNotByteImages) {
   const at::Tensor picture = make_picture(4, 5);
   EXPECT_ERROR(resize_image(picture.to(torch::kFloat), 3), "this is Float [3, 4, 5] on cpu");
   EXPECT_ERROR(resize_image(picture[0], 3), "accepts an image of uint8 [3, H, W]");
