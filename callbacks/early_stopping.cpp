@@ -53,8 +53,8 @@ void EarlyStopping::on_training_run_epoch_end(Trainer& trainer) {
 void EarlyStopping::stop(Trainer& trainer) const {
   trainer.request_stop(
       StopReason::early_stop,
-      fmt::format("Stopping training because {} has not improved for {} evaluation(s)",
-                  metric_.name(), counter_));
+      fmt::format("Stopping training because {} has not improved for {} evaluation{}",
+                  metric_.name(), counter_, counter_ == 1 ? "" : "s"));
 }
 
 bool EarlyStopping::has_failed(Trainer& trainer, double value) const {

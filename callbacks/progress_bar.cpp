@@ -159,7 +159,8 @@ void ProgressBar::draw(Trainer& trainer, double loss) {
   if (line_) {
     line_->show(fitted_bar(parts));
   } else {
-    fmt::print(options_.stream, "{}{}\n", parts.head, parts.tail());
+    // Unlike fmt::print, fputs does not throw if the stream is closed or its disk is full.
+    std::fputs(fmt::format("{}{}\n", parts.head, parts.tail()).c_str(), options_.stream);
     std::fflush(options_.stream);
   }
   phase.next_drawing = now + interval();

@@ -32,6 +32,7 @@ void SaveBestModel::on_training_run_start(Trainer& trainer) {
   run_on_main_process(trainer.accelerator(), [&] { check_writable(options_.path); });
   if (metric_.start_run(trainer, is_resumed(), options_.reset_on_train)) saved_.clear();
   bring_saved_here(trainer);
+  lost_.reset();
 }
 
 /// Stops tracking checkpoints that cannot be used, so that a later epoch can become one of the
@@ -64,6 +65,7 @@ void SaveBestModel::on_training_run_epoch_end(Trainer& trainer) {
         {.optimizer = options_.save_optimizer, .scheduler = options_.save_scheduler});
   });
   if (!failure.empty()) {
+    if (!lost_ || metric_.is_better(*value, *lost_)) lost_ = value;
     trainer.log(LogLevel::error,
                 c10::str("the best model was not saved: ", failure,
                          " The run continues; the files of earlier epochs are kept."));
@@ -92,7 +94,15 @@ void SaveBestModel::keep(Saved saved, bool is_main_process) {
 }
 
 void SaveBestModel::on_training_run_end(Trainer& trainer) {
-  if (!options_.load_saved_checkpoint || saved_.empty()) return;
+  if (!options_.load_saved_checkpoint) return;
+  if (lost_ && (saved_.empty() || metric_.is_better(*lost_, saved_.front().value))) {
+    trainer.log(LogLevel::error,
+                fmt::format("the model with the best {} ({:.6g}) could not be saved; {}.",
+                            metric_.name(), *lost_,
+                            saved_.empty() ? "the model keeps the weights of the last epoch"
+                                           : "the best of the saved models is loaded"));
+  }
+  if (saved_.empty()) return;
   const Saved& best = saved_.front();
   const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
     if (!trainer.accelerator().is_main_process()) return;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -81,6 +82,7 @@ class LINKBOY_API SaveBestModel : public Callback {
   SaveBestModelOptions options_;
   MetricMonitor metric_;
   std::vector<Saved> saved_;
+  std::optional<double> lost_;  // the best value of this run whose checkpoint could not be saved
 };
 
 }  // namespace linkboy

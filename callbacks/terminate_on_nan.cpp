@@ -1,5 +1,7 @@
 #include "linkboy/callbacks/terminate_on_nan.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "linkboy/error.hpp"
@@ -8,10 +10,16 @@
 namespace linkboy {
 namespace {
 
-void throw_unless_finite(double total, const char* phase) {
+constexpr const char* kTraining = "a training";
+constexpr const char* kEvaluation = "an evaluation";
+
+void throw_unless_finite(const Trainer& trainer, double total, const char* kind) {
   if (std::isfinite(total)) return;
-  throw StopTraining(StopReason::nan,
-                     std::string("Stopping training due to NaN loss in ") + phase + " step");
+  throw StopTraining(
+      StopReason::nan,
+      fmt::format(
+          "Stopping training because {} loss is NaN or infinite (epoch {}, after {} updates)", kind,
+          trainer.run_history().current_epoch(), trainer.num_updates()));
 }
 
 }  // namespace
@@ -22,28 +30,28 @@ TerminateOnNaN::TerminateOnNaN(TerminateOnNaNOptions options) : options_(options
 }
 
 void TerminateOnNaN::on_train_step_end(Trainer& trainer, const Batch&, const StepOutput& output) {
-  check_step(trainer.train_loss_average(), output, "training");
+  check_step(trainer, trainer.train_loss_average(), output, kTraining);
 }
 
 void TerminateOnNaN::on_train_epoch_end(Trainer& trainer) {
-  check_all(trainer.train_loss_average(), "training");
+  throw_unless_finite(trainer, trainer.train_loss_average().total(), kTraining);
 }
 
 void TerminateOnNaN::on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput& output) {
-  check_step(trainer.eval_loss_average(), output, "validation");
+  check_step(trainer, trainer.eval_loss_average(), output, kEvaluation);
 }
 
 void TerminateOnNaN::on_eval_epoch_end(Trainer& trainer) {
-  check_all(trainer.eval_loss_average(), "validation");
+  throw_unless_finite(trainer, trainer.eval_loss_average().total(), kEvaluation);
 }
 
 // The tracker's sum stays NaN or infinite after such a loss, so the check does not need additional
 // work on the device.
-void TerminateOnNaN::check_step(const LossAverage& tracker, const StepOutput& output,
-                                const char* phase) {
+void TerminateOnNaN::check_step(const Trainer& trainer, const LossAverage& tracker,
+                                const StepOutput& output, const char* kind) {
   const bool is_deferred = !output.loss.is_cpu() || options_.defer_on_cpu;
   if (!is_deferred) {
-    check_all(tracker, phase);
+    throw_unless_finite(trainer, tracker.total(), kind);
     return;
   }
   if (pending_) {
@@ -53,14 +61,10 @@ void TerminateOnNaN::check_step(const LossAverage& tracker, const StepOutput& ou
     const bool is_late = num_steps_since_ >= (options_.max_delay_micro_steps + 1) / 2;
     const bool has_arrived = !options_.defer_on_cpu && pending_->sum.is_ready();
     if (!is_late && !has_arrived) return;
-    throw_unless_finite(pending_->sum.value(), pending_->phase);
+    throw_unless_finite(trainer, pending_->sum.value(), pending_->kind);
   }
-  pending_ = {tracker.total_async(), phase};
+  pending_ = {tracker.total_async(), kind};
   num_steps_since_ = 0;
-}
-
-void TerminateOnNaN::check_all(const LossAverage& tracker, const char* phase) {
-  throw_unless_finite(tracker.total(), phase);
 }
 
 }  // namespace linkboy

@@ -45,13 +45,13 @@ class LINKBOY_API TerminateOnNaN : public Callback {
   void on_eval_epoch_end(Trainer& trainer) override;
 
  private:
-  void check_step(const LossAverage& tracker, const StepOutput& output, const char* phase);
-  void check_all(const LossAverage& tracker, const char* phase);
+  void check_step(const Trainer& trainer, const LossAverage& tracker, const StepOutput& output,
+                  const char* kind);
 
   /// A sum of losses that is being copied from the device.
   struct Pending {
     AsyncScalar sum;
-    const char* phase;
+    const char* kind;  // of loss
   };
 
   TerminateOnNaNOptions options_;

@@ -10,7 +10,7 @@ Perplexity::Perplexity(PerplexityOptions options) : options_(options) {
   add_state("sum", at::zeros({}, at::kDouble), Merge::sum);
   add_state("count", at::zeros({}, at::kLong), Merge::sum);
   add_rule(c10::str(
-      "Perplexity: labels must be class numbers of the outputs",
+      "Perplexity: labels must be class indexes of the outputs",
       options.ignore_index ? c10::str(", or ignore_index (", *options.ignore_index, ").") : "."));
 }
 
@@ -24,7 +24,7 @@ void Perplexity::check_shapes(const at::Tensor& outputs, const at::Tensor& targe
                 "; they must be floating-point logits.");
   LINKBOY_CHECK(at::isIntegralType(targets.scalar_type(), /*includeBool=*/false),
                 "Perplexity: the targets are ", targets.scalar_type(),
-                "; they must be class numbers of an integer type.");
+                "; they must be class indexes of an integer type.");
   const int64_t dim = outputs.dim();
   LINKBOY_CHECK(
       dim >= 2 && options_.class_dim >= -dim && options_.class_dim < dim,

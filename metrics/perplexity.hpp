@@ -24,7 +24,7 @@ struct PerplexityOptions {
 /// The exponential of the mean cross entropy of tokens. A value of k means that the model is as
 /// uncertain as a uniform choice between k classes.
 ///
-/// Outputs are logits. Targets are class numbers, with the shape of the outputs without the
+/// Outputs are logits. Targets are class indexes, with the shape of the outputs without the
 /// dimension of the classes. The value is a scalar. It is NaN before the first label that is not
 /// ignored.
 class LINKBOY_API Perplexity : public Metric {

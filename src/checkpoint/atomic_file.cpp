@@ -86,6 +86,11 @@ void sync_folder_of(const fs::path& path) {
                    system_reason(errno), "). Check the disk.");
 }
 
+const char* advice_on(int error) {
+  return error == EFBIG ? "Raise the limit on the size of files (ulimit -f)."
+                        : "Free space or choose another folder.";
+}
+
 }  // namespace
 
 void remove_unfinished(const fs::path& folder) {
@@ -120,6 +125,7 @@ AtomicFile::AtomicFile(fs::path path) : path_(target_of(std::move(path))) {
   LINKBOY_CHECK_AS(FileError, !fs::exists(present) || fs::is_regular_file(present), "\"",
                    path_.string(),
                    "\" is not a regular file. Choose the path of a new file or of a regular file.");
+  is_folder_new_ = !fs::exists(folder_of(path_), error);
   const auto make_folder = [&] {
     error = create_folders(folder_of(path_));
     LINKBOY_CHECK_AS(FileError, !error, "cannot create the folder of \"", path_.string(), "\" (",
@@ -150,7 +156,9 @@ AtomicFile::AtomicFile(fs::path path) : path_(target_of(std::move(path))) {
 
 AtomicFile::~AtomicFile() {
   descriptor_.close();
-  if (!aside_.empty()) ::unlink(aside_.c_str());
+  if (aside_.empty()) return;
+  ::unlink(aside_.c_str());
+  if (is_folder_new_) ::rmdir(folder_of(path_).c_str());  // fails if it contains anything
 }
 
 void AtomicFile::write(const void* data, std::size_t size) {
@@ -180,7 +188,8 @@ void AtomicFile::flush() {
     }
     LINKBOY_CHECK_AS(FileError, written > 0, "cannot write \"", path_.string(), "\" (",
                      system_reason(written < 0 ? errno : ENOSPC),
-                     "); a previous file is unchanged. Free space or choose another folder.");
+                     "); any previous file is unchanged. ",
+                     advice_on(written < 0 ? errno : ENOSPC));
     done += static_cast<std::size_t>(written);
   }
   buffered_ = 0;
@@ -196,13 +205,13 @@ Descriptor AtomicFile::commit() {
   flush();
   const int synced = retry_if_interrupted([this] { return ::fsync(descriptor_.get()); });
   LINKBOY_CHECK_AS(FileError, synced == 0, "cannot write \"", path_.string(), "\" to the disk (",
-                   system_reason(errno), "); a previous file is unchanged. Check the disk.");
+                   system_reason(errno), "); any previous file is unchanged. Check the disk.");
   // Network filesystems may report a full disk only when the file is closed.
   Descriptor lock = descriptor_.copy();
   const int closed = descriptor_.close();
   LINKBOY_CHECK_AS(FileError, closed == 0 || errno == EINTR, "cannot finish \"", path_.string(),
                    "\" (", system_reason(errno),
-                   "); a previous file is unchanged. Check the disk.");
+                   "); any previous file is unchanged. Check the disk.");
   LINKBOY_CHECK_AS(FileError, ::rename(aside_.c_str(), path_.c_str()) == 0, "cannot replace \"",
                    path_.string(), "\" (", system_reason(errno), "). Choose another path.");
   aside_.clear();

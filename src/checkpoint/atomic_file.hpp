@@ -31,6 +31,7 @@ class AtomicFile {
   /// @throws FileError if the file cannot be created, or if the path names something other than a
   ///         regular file.
   explicit AtomicFile(std::filesystem::path path);
+  /// Without `commit`, removes the incomplete file, and its folder if this object created it.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -59,6 +60,7 @@ class AtomicFile {
   Descriptor descriptor_;
   std::unique_ptr<char[], decltype(&std::free)> buffer_{nullptr, &std::free};
   std::size_t buffered_ = 0;
+  bool is_folder_new_ = false;
   bool is_direct_ = false;  // whether writes bypass the page cache
 };
 

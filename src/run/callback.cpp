@@ -50,8 +50,8 @@ void CallbackHandler::add(std::shared_ptr<Callback> callback) {
   LINKBOY_CHECK_OPTION(callback != nullptr, "a callback is null; pass a callback.");
   const std::vector<std::string> present = names();
   LINKBOY_CHECK_OPTION(std::find(present.begin(), present.end(), callback->name()) == present.end(),
-                       "a callback ", callback->name(),
-                       " is already present. To use two of one class, rename one of them with "
+                       "there already is a callback named ", callback->name(),
+                       ". To use two of one class, rename one of them with "
                        "set_name. The callbacks are: ",
                        c10::Join(", ", present), ".");
   const auto later = std::upper_bound(

@@ -171,10 +171,11 @@ void Scheduler::check_state_dict(const StateDict& state) const {
     const std::string found = saved_name(saved, name);
     LINKBOY_CHECK(saved.contains(found), "the scheduler's state has no length \"", name,
                   "\"; it was saved by another schedule. Use the same one.");
-    LINKBOY_CHECK(saved.get_double(found) == length, "the scheduler's state was saved with ", name,
-                  " = ", saved.get_double(found), " updates, but it is ", length,
-                  " in this run, which changes the curve. Train for the same length, or "
-                  "allow the change with TrainOptions::allow_changed_schedule_length.");
+    LINKBOY_CHECK(
+        saved.get_double(found) == length, "the scheduler's state was saved with ", name, " = ",
+        saved.get_double(found), " updates, but it is ", length,
+        " in this run, which changes the curve. Use the same epochs, batch size and data, "
+        "or allow the change with TrainOptions::allow_changed_schedule_length.");
     ++num_known;
   }
   LINKBOY_CHECK(saved.size() == num_known, "the scheduler's state has ", saved.size(),

@@ -386,6 +386,14 @@ class OutputTest(ProgramTest):
         self.assertIn("cannot write to standard output", done.stderr)
         self.assertEqual(self.files(), ["output/fashion_mnist.pt"])
 
+    def test_a_run_continues_if_standard_error_cannot_be_written(self):
+        for progress in ("plain", "bar"):
+            with self.subTest(progress=progress), open("/dev/full", "w") as full:
+                done = subprocess.run(self.command({"progress": progress}), cwd=self.path, stderr=full,
+                                      stdout=subprocess.PIPE, text=True, timeout=120)
+                self.assertEqual(done.returncode, 0, done.stdout)
+                self.assertIn("test accuracy: ", done.stdout)
+
     def test_a_report_that_cannot_be_written_is_an_error_after_the_run(self):
         (self.path / "report.jsonl").symlink_to("/dev/full")
         done = subprocess.run(

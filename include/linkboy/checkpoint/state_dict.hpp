@@ -44,6 +44,8 @@ class LINKBOY_API StateDict {
   /// @throws Error if the names collide so often that LibTorch's dict would exhaust the memory.
   ///         This happens only with names from a malicious file.
   c10::IValue to_ivalue() const;
+  /// The same as `to_ivalue`, so that a state can be a value in another one.
+  operator c10::IValue() const { return to_ivalue(); }  // NOLINT(google-explicit-constructor)
 
   /// Adds a value, or replaces the value of `key`. A list of numbers is stored as a list of
   /// doubles.

@@ -107,9 +107,9 @@ struct TrainOptions {
   /// `<folder>/latest` the run starts from the beginning if there is no state.
   std::optional<std::filesystem::path> resume_from{};
 
-  /// If true, resumes even if the saved run had another schedule or other lengths, such as those of
-  /// a shorter run. The values continue from the saved update on the new curve, possibly with a
-  /// jump.
+  /// If true, resumes even if the saved run had another schedule, or the same one with other
+  /// lengths (for example, because it was shorter or had larger batches). The values continue from
+  /// the saved update on the new curve, possibly with a jump.
   bool allow_changed_schedule_length = false;
 
   /// Number of epochs between evaluations; at least 1. The last epoch is always evaluated.

@@ -45,7 +45,7 @@ TEST(EarlyStoppingTest, ReportsItsReason) {
            make<EarlyStopping>({.monitor = "score"})});
   const auto result = toy.trainer.train(epochs_of_one_update(2));
   EXPECT_EQ(result.reason, StopReason::early_stop);
-  EXPECT_EQ(result.message, "Stopping training because score has not improved for 1 evaluation(s)");
+  EXPECT_EQ(result.message, "Stopping training because score has not improved for 1 evaluation");
 }
 
 TEST(EarlyStoppingTest, RejectsAMetricThatIsNeverRecorded) {

@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -6,6 +7,7 @@
 #include "linkboy/callbacks/save_predictions.hpp"
 #include "support/at_update.hpp"
 #include "support/file_size_limit.hpp"
+#include "support/given_scores.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
@@ -14,6 +16,7 @@ namespace linkboy::testing::full_disk_test {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::Contains;
 
 // Tests each callback that writes, with a disk that is full from the first update on.
 TEST(FullDiskTest, AFullDiskDoesNotEndTheRunForAnyCallback) {
@@ -39,6 +42,25 @@ TEST(FullDiskTest, AFullDiskDoesNotEndTheRunForAnyCallback) {
                     [&](const std::string& line) { return line.starts_with("ERROR: " + message); }))
         << message;
     EXPECT_TRUE(folder.names().empty());
+  }
+}
+
+TEST(FullDiskTest, TheEndOfARunReportsThatTheBestModelCouldNotBeSaved) {
+  const std::vector<double> scores{3.0, 1.0, 2.0};
+  for (const int64_t full_after : {0, 1}) {
+    const TemporaryFolder folder;
+    std::unique_ptr<FileSizeLimit> full_disk;
+    const auto limit = [&] { full_disk = std::make_unique<FileSizeLimit>(16); };
+    if (full_after == 0) limit();
+    Toy toy({std::make_shared<GivenScores>(scores),
+             make<SaveBestModel>({.path = folder / "best.pt", .monitor = "score"}),
+             std::make_shared<AtUpdate>(2, [&](Trainer&) { limit(); })});
+    toy.trainer.train(epochs_of_one_update(3));
+    full_disk.reset();
+    const std::string message = "ERROR: the model with the best score (1) could not be saved; ";
+    const std::string what = full_after == 0 ? "the model keeps the weights of the last epoch."
+                                             : "the best of the saved models is loaded.";
+    EXPECT_THAT(toy.trainer.lines, Contains(message + what));
   }
 }
 

@@ -113,6 +113,19 @@ TEST(ProgressBarTest, AnIntermediateEvaluationHasASeparateNamedBar) {
   EXPECT_LT(inner, outer);
 }
 
+TEST(ProgressBarTest, AStreamThatCannotBeWrittenDoesNotEndTheRun) {
+  for (const auto mode : {ProgressBarOptions::Mode::plain, ProgressBarOptions::Mode::bar}) {
+    std::FILE* full = std::fopen("/dev/full", "w");
+    ASSERT_NE(full, nullptr);
+    ProgressBarOptions options{.mode = mode, .stream = full};
+    options.bar_interval = options.plain_interval = std::chrono::milliseconds(0);
+    Toy toy({std::make_shared<ProgressBar>(options)});
+    EXPECT_EQ(toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 2}).num_epochs, 2);
+    EXPECT_NE(std::ferror(full), 0) << "the bar has written";
+    std::fclose(full);
+  }
+}
+
 TEST(StatusLineTest, PrintedLinesAppearAboveTheStatusLine) {
   std::FILE* file = std::tmpfile();
   {

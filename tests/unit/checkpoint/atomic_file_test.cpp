@@ -76,10 +76,18 @@ TEST(AtomicFileTest, AFullDiskLeavesOnlyTheOldFile) {
           file.write(bytes.data(), bytes.size());
           file.commit();
         },
-        "a previous file is unchanged");
+        "any previous file is unchanged. Raise the limit on the size of files (ulimit -f).");
   }
   EXPECT_EQ(read_bytes(folder / "x"), "old");
   EXPECT_EQ(folder.names(), std::vector<std::string>{"x"});
+}
+
+TEST(AtomicFileTest, AnAbandonedFileLeavesNoNewFolder) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "old");
+  { const AtomicFile file(folder / "old" / "x"); }
+  { const AtomicFile file(folder / "new" / "x"); }
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"old"});
 }
 
 /// Runs `work` in a child process that then exits as if killed, without running any destructor.

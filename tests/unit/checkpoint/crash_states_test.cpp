@@ -1,6 +1,6 @@
-// Tests of a power failure at any time. The test records all calls of a run that change files. After
-// each call, it creates states that the disk could be in. Only the guarantees of POSIX count: the
-// bytes of a file are on the disk after the file's fsync, and the names in a folder after the
+// Tests of a power failure at any time. The test records all calls of a run that change files.
+// After each call, it creates states that the disk could be in. Only the guarantees of POSIX count:
+// the bytes of a file are on the disk after the file's fsync, and the names in a folder after the
 // folder's fsync. Anything that has not been synced may be there or not.
 
 #include <gtest/gtest.h>

@@ -98,6 +98,11 @@ TEST(StateDictTest, AMissingKeyIsAnErrorThatListsTheKeys) {
   EXPECT_ERROR(StateDict().at("x"), "it contains: none");
 }
 
+TEST(StateDictTest, CanBeAValueOfAnotherStateDict) {
+  const StateDict state = {{"vocabulary", StateDict{{"a", 1}}}};
+  EXPECT_EQ(state.get_dict("vocabulary").get_int("a"), 1);
+}
+
 TEST(StateDictTest, RefusesAccessWithAnotherType) {
   const StateDict state = {{"int", 1}, {"string", "s"}};
   EXPECT_ERROR(state.get_int("string"), "\"string\" is a String; it must be an integer");

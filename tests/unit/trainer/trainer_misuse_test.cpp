@@ -179,7 +179,7 @@ TEST(TrainerMisuseTest, TwoCallbacksOfOneClassNeedTwoNames) {
   };
   const auto first = callback(1);
   const auto second = callback(2);
-  EXPECT_ERROR(Toy({first, second}), "AtUpdate is already present. To use two of one class");
+  EXPECT_ERROR(Toy({first, second}), "AtUpdate. To use two of one class");
   EXPECT_ERROR(second->set_name(""), "the name of a callback is empty");
   second->set_name("the second");
   Toy toy({first, second});

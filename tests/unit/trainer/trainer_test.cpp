@@ -113,7 +113,7 @@ TEST(TrainerTest, RejectsACallbackThatIsNullOrGivenTwice) {
   EXPECT_ERROR(
       QuietTrainer(model, CrossEntropyLoss(), nullptr,
                    {.callbacks = {std::make_shared<Counter>(), std::make_shared<Counter>()}}),
-      "Counter is already present");
+      "Counter. To use two of one class");
 }
 
 TEST(TrainerTest, AllowsABaseCallbackTogetherWithItsSubclass) {
