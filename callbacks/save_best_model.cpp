@@ -95,14 +95,13 @@ void SaveBestModel::keep(Saved saved, bool is_main_process) {
 
 void SaveBestModel::on_training_run_end(Trainer& trainer) {
   if (!options_.load_saved_checkpoint) return;
-  if (lost_ && (saved_.empty() || metric_.is_better(*lost_, saved_.front().value))) {
+  const auto report_lost = [&](const char* what_happens) {
+    if (!lost_ || (!saved_.empty() && !metric_.is_better(*lost_, saved_.front().value))) return;
     trainer.log(LogLevel::error,
                 fmt::format("the model with the best {} ({:.6g}) could not be saved; {}.",
-                            metric_.name(), *lost_,
-                            saved_.empty() ? "the model keeps the weights of the last epoch"
-                                           : "the best of the saved models is loaded"));
-  }
-  if (saved_.empty()) return;
+                            metric_.name(), *lost_, what_happens));
+  };
+  if (saved_.empty()) return report_lost("the model keeps the weights of the last epoch");
   const Saved& best = saved_.front();
   const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
     if (!trainer.accelerator().is_main_process()) return;
@@ -115,6 +114,7 @@ void SaveBestModel::on_training_run_end(Trainer& trainer) {
                             best.path.string(), failure));
     return;
   }
+  report_lost("the best of the saved models is loaded");
   trainer.print(fmt::format("Loading checkpoint with {}: {:.6g} from epoch {}", metric_.name(),
                             best.value, best.epoch));
   trainer.load_checkpoint(

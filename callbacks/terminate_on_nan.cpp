@@ -15,11 +15,10 @@ constexpr const char* kEvaluation = "an evaluation";
 
 void throw_unless_finite(const Trainer& trainer, double total, const char* kind) {
   if (std::isfinite(total)) return;
-  throw StopTraining(
-      StopReason::nan,
-      fmt::format(
-          "Stopping training because {} loss is NaN or infinite (epoch {}, after {} updates)", kind,
-          trainer.run_history().current_epoch(), trainer.num_updates()));
+  throw StopTraining(StopReason::nan, fmt::format("Stopping training because {} loss is NaN or "
+                                                  "infinite (found in epoch {}, after update {})",
+                                                  kind, trainer.run_history().current_epoch(),
+                                                  trainer.num_updates()));
 }
 
 }  // namespace

@@ -87,8 +87,9 @@ void sync_folder_of(const fs::path& path) {
 }
 
 const char* advice_on(int error) {
-  return error == EFBIG ? "Raise the limit on the size of files (ulimit -f)."
-                        : "Free space or choose another folder.";
+  return error == EFBIG
+             ? "Raise the limit on the size of files (ulimit -f), or use another filesystem."
+             : "Free space or choose another folder.";
 }
 
 }  // namespace

@@ -23,15 +23,16 @@ void remove_unfinished(const std::filesystem::path& folder);
 
 /// A file that appears at its path completely or not at all. It is written under another name in
 /// the same folder; `commit` syncs and renames it. If the path is a link, the link stays, and its
-/// target is replaced. An object that is destroyed before `commit` leaves nothing behind. If a
-/// process is killed, the next process that writes to the folder removes its unfinished files.
+/// target is replaced. If a process is killed, the next process that writes to the folder removes
+/// its unfinished files.
 class AtomicFile {
  public:
   /// Creates missing parent folders.
   /// @throws FileError if the file cannot be created, or if the path names something other than a
   ///         regular file.
   explicit AtomicFile(std::filesystem::path path);
-  /// Without `commit`, removes the incomplete file, and its folder if this object created it.
+  /// Without `commit`, removes the incomplete file, and its folder (but no parent of it) if this
+  /// object created it.
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;

@@ -125,6 +125,7 @@ void write_checkpoint(const std::filesystem::path& path, const StateDict& conten
 }
 
 void check_writable(const std::filesystem::path& path) {
+  create_folders(path.parent_path());  // they stay; AtomicFile reports an error
   AtomicFile file(path);
   const char byte = 0;
   file.write(&byte, 1);  // A full disk may accept a new name but no data.

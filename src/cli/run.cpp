@@ -403,7 +403,7 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
     const auto signal = signal_of(*trainer);  // on several ranks, another one may have received it
     const std::string cause =
         signal ? fmt::format("by signal {} ({})", *signal, strsignal(*signal)) : "on request";
-    trainer->print(fmt::format("stopped {} after {} updates", cause, num_updates));
+    trainer->print(fmt::format("stopped {} after update {}", cause, num_updates));
   } else if (data.test_dataset && !has_failed) {
     result.test_metrics = test(*trainer, settings, data);
   }

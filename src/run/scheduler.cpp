@@ -174,7 +174,8 @@ void Scheduler::check_state_dict(const StateDict& state) const {
     LINKBOY_CHECK(
         saved.get_double(found) == length, "the scheduler's state was saved with ", name, " = ",
         saved.get_double(found), " updates, but it is ", length,
-        " in this run, which changes the curve. Use the same epochs, batch size and data, "
+        " in this run, which changes the curve. Use the same schedule options, epochs, batch "
+        "size and data, 
         "or allow the change with TrainOptions::allow_changed_schedule_length.");
     ++num_known;
   }

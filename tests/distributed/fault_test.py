@@ -460,7 +460,7 @@ class ResumeTest(FaultTest):
                          self.uninterrupted_weights())
 
     def stopped_after(self, output):
-        found = re.search(r"stopped (?:on request|by signal \d+ \(\w+\)) after (\d+) updates", output)
+        found = re.search(r"stopped (?:on request|by signal \d+ \(\w+\)) after update (\d+)", output)
         self.assertIsNotNone(found, output)
         return int(found[1])
 

@@ -59,9 +59,9 @@ class BlocksTest(unittest.TestCase):
 
     def test_errors_name_the_line(self):
         for message, lines in {
-                "page.md:1: 'snippet' is no kind": ["<!-- cpp: snippet -->", "```cpp", "```"],
-                "page.md:1: 'excerpt' is no kind": ["<!-- cpp: excerpt -->", "```cpp", "```"],
-                "page.md:1: 'skip' is no kind": ["<!-- cpp skip -->", "```cpp", "```"],
+                "page.md:1: 'snippet' is not a kind": ["<!-- cpp: snippet -->", "```cpp", "```"],
+                "page.md:1: 'excerpt' is not a kind": ["<!-- cpp: excerpt -->", "```cpp", "```"],
+                "page.md:1: 'skip' is not a kind": ["<!-- cpp skip -->", "```cpp", "```"],
                 "page.md:2: a cpp comment must be": ["<!-- cpp: file -->", "", "```cpp", "```"],
                 "page.md:2: a cpp comment precedes": ["<!-- cpp: file -->", "```text", "```"],
                 "page.md:1: the language is 'c++'": ["```c++", "```"],

@@ -357,7 +357,7 @@ class SignalTest(ProgramTest):
                 output, _ = process.communicate(timeout=60)
                 self.assertEqual(process.returncode, 128 + number, output)
                 self.assertIn("checkpoint: output/fashion_mnist.pt", output)
-                self.assertRegex(output, rf"stopped by signal {int(number)} \(.+\) after \d+ updates")
+                self.assertRegex(output, rf"stopped by signal {int(number)} \(.+\) after update \d+")
                 self.assertEqual(
                     self.read_report()[-1],
                     {"event": "end", "reason": "stop_request", "test_accuracy": None},
@@ -790,7 +790,7 @@ class WatchingTest(ProgramTest):
             ("timer", "the callback timer's minutes is missing"),
             ("timer:minutes=0", "the time-limit's minutes is 0; it must be above 0"),
             ("save-predictions", "the callback save-predictions's path is missing"),
-            (["memory-monitor", "memory-monitor"], "is already present"),
+            (["memory-monitor", "memory-monitor"], "there already is a callback named memory-monitor"),
             ("early-stopping:patience", "is not KEY=VALUE"),
             ("early-stopping:patience=0", "patience is 0"),
         ):

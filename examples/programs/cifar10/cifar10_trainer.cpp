@@ -62,7 +62,7 @@ void run(const Options& options) {
   LINKBOY_CHECK(result.reason != linkboy::StopReason::nan, "the loss became NaN or infinite after ",
                 result.num_updates, " updates. Lower --lr.");
   if (result.reason == linkboy::StopReason::stop_request) {
-    trainer.print(fmt::format("stopped on request after {} updates", result.num_updates));
+    trainer.print(fmt::format("stopped on request after update {}", result.num_updates));
   } else {
     trainer.print(fmt::format("test accuracy: {:.4f}",
                               trainer.run_history().get_latest_metric("eval_accuracy")));

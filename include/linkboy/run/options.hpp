@@ -109,7 +109,8 @@ struct TrainOptions {
 
   /// If true, resumes even if the saved run had another schedule, or the same one with other
   /// lengths (for example, because it was shorter or had larger batches). The values continue from
-  /// the saved update on the new curve, possibly with a jump.
+  /// the saved update on the new curve, possibly with a jump. A schedule cannot be added or
+  /// removed.
   bool allow_changed_schedule_length = false;
 
   /// Number of epochs between evaluations; at least 1. The last epoch is always evaluated.

@@ -42,7 +42,7 @@ struct LINKBOY_API RunConfig {
   int64_t eval_per_device_batch_size = 0;
   /// Samples in one update: per-device batch size * processes * accumulation steps.
   int64_t train_total_batch_size = 0;
-  /// Samples in one evaluation batch of each process, all processes together.
+  /// Samples in one evaluation batch, summed over all processes.
   int64_t eval_total_batch_size = 0;
 
   /// Number of processes that share the batches.

@@ -50,7 +50,9 @@ TEST(FullDiskTest, TheEndOfARunReportsThatTheBestModelCouldNotBeSaved) {
   for (const int64_t full_after : {0, 1}) {
     const TemporaryFolder folder;
     std::unique_ptr<FileSizeLimit> full_disk;
-    const auto limit = [&] { full_disk = std::make_unique<FileSizeLimit>(16); };
+    const auto limit = [&] {
+      if (!full_disk) full_disk = std::make_unique<FileSizeLimit>(16);
+    };
     if (full_after == 0) limit();
     Toy toy({std::make_shared<GivenScores>(scores),
              make<SaveBestModel>({.path = folder / "best.pt", .monitor = "score"}),

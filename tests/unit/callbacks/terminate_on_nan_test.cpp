@@ -42,9 +42,9 @@ TEST(TerminateOnNaNTest, ABadLossNeverReachesTheWeights) {
   for (const auto& parameter : model->parameters()) {
     EXPECT_TRUE(parameter.isfinite().all().item<bool>());
   }
-  EXPECT_EQ(
-      trainer.lines.back(),
-      "Stopping training because a training loss is NaN or infinite (epoch 1, after 2 updates)");
+  EXPECT_EQ(trainer.lines.back(),
+            "Stopping training because a training loss is NaN or infinite (found in epoch 1, after "
+            "update 2)");
 }
 
 TEST(TerminateOnNaNTest, ADeferredCheckHappensWithinItsDelayAndBeforeTheEndOfTheEpoch) {

@@ -76,7 +76,7 @@ TEST(AtomicFileTest, AFullDiskLeavesOnlyTheOldFile) {
           file.write(bytes.data(), bytes.size());
           file.commit();
         },
-        "any previous file is unchanged. Raise the limit on the size of files (ulimit -f).");
+        "any previous file is unchanged. Raise the limit on the size of files (ulimit -f)");
   }
   EXPECT_EQ(read_bytes(folder / "x"), "old");
   EXPECT_EQ(folder.names(), std::vector<std::string>{"x"});

@@ -115,7 +115,7 @@ TEST(OptimizerStateTest, RefusesMalformedStates) {
   refuses(with_group_value(good, "params", 3), "[\"params\"] is a Int");
   refuses(with_group_value(good, "params", c10::List<int64_t>({0, 0})), "0 twice");
   refuses(with_group_value(good, "params", c10::List<int64_t>({0, 9})), "\"state\" has an entry 1");
-  refuses(with_group_value(good, "params", c10::List<double>({0, 1})), "holds a Double");
+  refuses(with_group_value(good, "params", c10::List<double>({0, 1})), "contains a Double");
   refuses(with_group_value(good, "amsgrad", true), "no \"max_exp_avg_sq\"");
   EXPECT_EQ(adamw.state().size(), 2U);
 }

@@ -80,7 +80,7 @@ TEST_F(RunTest, UsageErrorsListTheAllowedNames) {
   expect_usage({"--optimizer", "sgdm"}, "there is no optimizer \"sgdm\"; there are sgd, adam");
   expect_usage({"--optimizer", "sgd:rate=1"}, "lr, momentum, dampening, weight_decay, nesterov");
   expect_usage({"--optimizer.betas", "0.9,0.99", "--optimizer", "sgd"}, "betas");
-  expect_usage({"--scheduler.gamma", "0.5"}, "--scheduler is none; set it");
+  expect_usage({"--scheduler.gamma", "0.5"}, "--scheduler is none; set both");
   expect_usage({"--callbacks", "early-stoping"}, "there is no callback \"early-stoping\"");
   expect_usage({"--callbacks", "early-stopping:patience=x"}, "it must be an integer");
   expect_usage({"--callbacks", "early-stopping", "--callbacks", "early-stopping"}, "--callbacks");

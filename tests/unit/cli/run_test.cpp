@@ -222,7 +222,7 @@ TEST_F(RunTest, ASignalEndsTheProgramWithItsStatusAfterTheCheckpoint) {
   };
   const Outcome outcome = run({}, program);
   EXPECT_EQ(outcome.status, 128 + SIGTERM);
-  EXPECT_THAT(outcome.output, HasSubstr("stopped by signal 15 (Terminated) after 1 updates"));
+  EXPECT_THAT(outcome.output, HasSubstr("stopped by signal 15 (Terminated) after update 1"));
   EXPECT_THAT(outcome.output, Not(HasSubstr("test loss")));
   EXPECT_TRUE(checkpoint().contains("model_state_dict"));
 }

@@ -63,7 +63,7 @@ TEST_F(SchedulesTest, CosineRestartsEndsWithAnyPositiveCycle) {
     for (const double mult : {1.0, 1.0 + 1e-12, 2.0}) {
       const auto scheduler =
           make(cosine_restarts({.first_cycle_updates = length, .cycle_mult = mult}));
-      EXPECT_EQ(scheduler->values_at(99).size(), 2U) << length << " times " << mult;
+      EXPECT_TRUE(std::isfinite(scheduler->values_at(99)[0])) << length << " times " << mult;
     }
   }
 }

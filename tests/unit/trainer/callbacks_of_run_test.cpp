@@ -68,7 +68,8 @@ TEST(CallbacksOfRunTest, ADuplicateNameIsAnErrorThatChangesNothing) {
   auto other = make<LambdaCallback>({});
   other->set_name("other");
   Toy toy({callback});
-  EXPECT_ERROR(toy.trainer.train(one_epoch({other, callback})), "there already is a callback named");
+  EXPECT_ERROR(toy.trainer.train(one_epoch({other, callback})),
+               "there already is a callback named");
   EXPECT_ERROR(toy.trainer.train(one_epoch({nullptr})), "a callback is null");
   EXPECT_EQ(toy.trainer.callback_handler().callbacks(), CallbackList{callback});
   EXPECT_EQ(toy.trainer.train(one_epoch({other})).num_epochs, 1);

@@ -145,7 +145,8 @@ TEST(TrainerSchedulerTest, ALongerRunIsResumedOnlyIfThatIsAllowed) {
   const auto before = copies_of(second.model->parameters());
   options.num_epochs = 4;
   options.resume_from = folder.path();
-  EXPECT_ERROR(second.trainer.train(options), "was saved with total = 2 updates, but it is 4");
+  EXPECT_ERROR(second.trainer.train(options),
+               "was saved with num_updates = 2 updates, but it is 4");
   EXPECT_TRUE(bit_equal(second.model->parameters(), before));
   options.allow_changed_schedule_length = true;
   EXPECT_EQ(second.trainer.train(options).num_updates, 4);
