@@ -175,8 +175,7 @@ void Scheduler::check_state_dict(const StateDict& state) const {
         saved.get_double(found) == length, "the scheduler's state was saved with ", name, " = ",
         saved.get_double(found), " updates, but it is ", length,
         " in this run, which changes the curve. Use the same schedule options, epochs, batch "
-        "size and data, 
-        "or allow the change with TrainOptions::allow_changed_schedule_length.");
+        "size and data, or allow the change with TrainOptions::allow_changed_schedule_length.");
     ++num_known;
   }
   LINKBOY_CHECK(saved.size() == num_known, "the scheduler's state has ", saved.size(),
