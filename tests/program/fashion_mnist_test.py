@@ -790,7 +790,7 @@ class WatchingTest(ProgramTest):
             ("timer", "the callback timer's minutes is missing"),
             ("timer:minutes=0", "the time-limit's minutes is 0; it must be above 0"),
             ("save-predictions", "the callback save-predictions's path is missing"),
-            (["memory-monitor", "memory-monitor"], "there already is a callback named memory-monitor"),
+            (["memory-monitor", "memory-monitor"], "there already is a callback named linkboy::MemoryMonitor"),
             ("early-stopping:patience", "is not KEY=VALUE"),
             ("early-stopping:patience=0", "patience is 0"),
         ):
