@@ -138,7 +138,7 @@ void AveragingCallback::on_stop_training_error(Trainer&, const StopTraining& sto
 }
 
 StateDict AveragingCallback::state_dict() const {
-  return {{"num_averaged", num_averaged_}, {"weights", weights_.state_dict().to_ivalue()}};
+  return {{"num_averaged", num_averaged_}, {"weights", weights_.state_dict()}};
 }
 
 void AveragingCallback::load_state_dict(const StateDict& state) {

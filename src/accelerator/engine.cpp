@@ -227,8 +227,8 @@ bool Engine::Implementation::is_in_window() const {
 }
 
 c10::IValue Engine::Implementation::weights_of_ranks() const {
-  const StateDict own{{kModel, model_.state_dict().to_ivalue()},
-                      {kOptimizer, accelerator_->optimizer_state_dict(*optimizer_).to_ivalue()}};
+  const StateDict own{{kModel, model_.state_dict()},
+                      {kOptimizer, accelerator_->optimizer_state_dict(*optimizer_)}};
   c10::impl::GenericList all(c10::AnyType::get());
   for (const std::string& bytes : accelerator_->all_gather_bytes(to_bytes(own.to_ivalue()))) {
     all.push_back(from_bytes(bytes));
@@ -335,8 +335,7 @@ StateDict Engine::state_dict() {
   state.set(kOptimizer, impl_->accelerator_->optimizer_state_dict(*impl_->optimizer_));
   if (impl_->scheduler_) state.set(kScheduler, impl_->scheduler_->state_dict());
   if (const auto& module = impl_->criterion_.module()) {
-    state.set(kRegisteredModules,
-              StateDict{{"0", StateDict(named_tensors_of(*module)).to_ivalue()}});
+    state.set(kRegisteredModules, StateDict{{"0", StateDict(named_tensors_of(*module))}});
   }
   state.set(kEngine, own);
   return state;

@@ -86,12 +86,6 @@ void sync_folder_of(const fs::path& path) {
                    system_reason(errno), "). Check the disk.");
 }
 
-const char* advice_on(int error) {
-  return error == EFBIG
-             ? "Raise the limit on the size of files (ulimit -f), or use another filesystem."
-             : "Free space or choose another folder.";
-}
-
 }  // namespace
 
 void remove_unfinished(const fs::path& folder) {
@@ -187,10 +181,10 @@ void AtomicFile::flush() {
       is_direct_ = false;
       continue;
     }
+    const int error = written < 0 ? errno : ENOSPC;
     LINKBOY_CHECK_AS(FileError, written > 0, "cannot write \"", path_.string(), "\" (",
-                     system_reason(written < 0 ? errno : ENOSPC),
-                     "); any previous file is unchanged. ",
-                     advice_on(written < 0 ? errno : ENOSPC));
+                     system_reason(error), "); any previous file is unchanged. ",
+                     advice_after_write(error));
     done += static_cast<std::size_t>(written);
   }
   buffered_ = 0;

@@ -14,6 +14,13 @@ namespace linkboy {
 /// Returns the system's message for an error number.
 inline std::string system_reason(int error) { return std::generic_category().message(error); }
 
+/// Returns what to do after a write failed with `error`.
+inline const char* advice_after_write(int error) {
+  return error == EFBIG
+             ? "Raise the limit on the size of files (ulimit -f), or use another filesystem."
+             : "Free space or choose another folder.";
+}
+
 /// Repeats a system call for as long as signals interrupt it.
 template <typename Call>
 auto retry_if_interrupted(Call call) {

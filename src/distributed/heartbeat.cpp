@@ -43,8 +43,7 @@ struct Sign {
 
 /// Returns "rank 2 is" or "ranks 1 and 2 are", with the verb in singular or plural.
 std::string subject(const std::vector<int64_t>& ranks, const char* one, const char* several) {
-  return ranks.size() == 1 ? c10::str("rank ", ranks.front(), ' ', one)
-                           : c10::str("ranks ", list_of_ranks(ranks), ' ', several);
+  return c10::str(name_of_ranks(ranks), ' ', ranks.size() == 1 ? one : several);
 }
 
 std::string advice_on(const std::vector<int64_t>& ranks) {

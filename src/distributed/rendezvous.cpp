@@ -75,6 +75,10 @@ std::string list_of_ranks(const std::vector<int64_t>& ranks) {
   return list;
 }
 
+std::string name_of_ranks(const std::vector<int64_t>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + list_of_ranks(ranks);
+}
+
 c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& launch,
                                               std::chrono::milliseconds timeout) {
   const bool is_host = launch.rank == 0 && !launch.uses_agent_store;
@@ -120,8 +124,8 @@ void wait_for_arrivals(c10d::Store& store, int64_t rank, int64_t size,
     }
     if (missing.empty() && rank == 0) return {};
     if (missing.empty()) missing = {0};
-    return c10::str("of ", size, " ranks, ", missing.size() == 1 ? "rank " : "ranks ",
-                    list_of_ranks(missing), " did not arrive in ", seconds(timeout),
+    return c10::str("of ", size, " ranks, ", name_of_ranks(missing), " did not arrive in ",
+                    seconds(timeout),
                     " s. Check whether they were started, and see their output, or increase "
                     "DistributedOptions::timeout.");
   };

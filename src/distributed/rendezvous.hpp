@@ -29,4 +29,7 @@ std::string local_address_towards(const std::string& host, uint16_t port, bool h
 /// Returns "1, 2 and 5".
 std::string list_of_ranks(const std::vector<int64_t>& ranks);
 
+/// Returns "rank 2" or "ranks 1, 2 and 5".
+std::string name_of_ranks(const std::vector<int64_t>& ranks);
+
 }  // namespace linkboy

@@ -83,8 +83,7 @@ void LineFile::append(std::string_view records) {
       // fails as well.
       [[maybe_unused]] const int truncated = ::ftruncate(descriptor, size_);
       throw FileError(c10::str("cannot write \"", path_.string(), "\" (", system_reason(error),
-                               "); earlier records are kept. Free disk space or choose another "
-                               "folder."));
+                               "); earlier records are kept. ", advice_after_write(error)));
     }
     rest.remove_prefix(static_cast<std::size_t>(written));
   }

@@ -157,8 +157,7 @@ void Trainer::save_training_state(const std::filesystem::path& directory,
     const StateDict own = with_kept_buffers(impl_->checkpoint_contents({}, {.scheduler = false}));
     state.set(kWeightsOfRanks, impl_->gather_on_main_process(own));
   }
-  StateDict contents =
-      with_kept_buffers(impl_->checkpoint_contents({{kTrainingState, state.to_ivalue()}}, {}));
+  StateDict contents = with_kept_buffers(impl_->checkpoint_contents({{kTrainingState, state}}, {}));
   if (parts.scheduler) contents.set(kScheduler, *parts.scheduler);
   if (!parts.registered_schedulers.empty()) {
     contents.set(kRegisteredSchedulers, parts.registered_schedulers);
@@ -281,8 +280,8 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
     LINKBOY_CHECK(is_in_state == is_in_run, path, is_in_state ? " has a" : " has no",
                   " scheduler's state", of_what, ", but the run ",
                   is_in_run ? "has such a scheduler" : "does not have such a scheduler",
-                  "; the learning rates would differ from those of the saved run. Set the same "
-                  "create_scheduler_fn, or load only the model and the optimizer with "
+                  "; it would train with other values. Set the same create_scheduler_fn, or load "
+                  "only the model and the optimizer with "
                   "load_checkpoint.");
   };
   check_scheduler(kScheduler, impl_->scheduler_ != nullptr, "");

@@ -51,7 +51,6 @@ class LINKBOY_API StateDict {
   /// doubles.
   /// @{
   void set(std::string_view key, c10::IValue value);
-  void set(std::string_view key, const StateDict& value) { set(key, value.to_ivalue()); }
   void set(std::string_view key, const std::vector<double>& values);
   /// @}
   /// Removes the entry of `key`, if it exists.

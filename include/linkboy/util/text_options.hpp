@@ -137,10 +137,10 @@ Value from_text(const std::string& text) {
   } else if constexpr (requires { typename Value::rep; }) {
     const auto duration = duration_from_text(text);
     const auto value = std::chrono::duration_cast<Value>(duration);
-    LINKBOY_CHECK_OPTION(
-        std::chrono::treat_as_floating_point_v<typename Value::rep> || value == duration,
-        "it must be a multiple of ",
-        duration_to_text(std::chrono::duration_cast<std::chrono::nanoseconds>(Value(1))));
+    if constexpr (!std::chrono::treat_as_floating_point_v<typename Value::rep>) {
+      LINKBOY_CHECK_OPTION(value == duration, "it must be a multiple of ",
+                           duration_to_text(Value(1)));
+    }
     return value;
   } else if constexpr (requires(Value optional) { optional.has_value(); }) {
     if (text == "none") return {};

@@ -310,8 +310,7 @@ TEST(EngineTest, RefusesToCallAMissingCriterion) {
 
 template <class Make>
 void expect_option_error(const Make& make, const std::string& text) {
-  EXPECT_THROW(make(), OptionError) << text;
-  EXPECT_ERROR(make(), text);
+  EXPECT_OPTION_ERROR(make(), text);
 }
 
 TEST(EngineTest, RefusesOptionsOutOfRange) {

@@ -60,11 +60,7 @@ struct CliTest : ::testing::Test {
   CommandLine command_line{"train", "Trains a model."};
 };
 
-#define EXPECT_USAGE_ERROR(statement, substring) \
-  do {                                           \
-    EXPECT_THROW(statement, UsageError);         \
-    EXPECT_ERROR(statement, substring);          \
-  } while (false)
+#define EXPECT_USAGE_ERROR(statement, substring) EXPECT_ERROR_AS(UsageError, statement, substring)
 
 TEST_F(CliTest, KeepsTheDefaultsOfMissingOptions) {
   EXPECT_TRUE(parse({}));

@@ -11,8 +11,7 @@ namespace linkboy::testing::launch_test {
 namespace {
 
 void expect_refused(const LaunchOptions& options, const std::string& text) {
-  EXPECT_THROW(launch(options), OptionError) << text;
-  EXPECT_ERROR(launch(options), text);
+  EXPECT_OPTION_ERROR(launch(options), text);
 }
 
 TEST(LaunchTest, RefusesOptionsOutOfRange) {

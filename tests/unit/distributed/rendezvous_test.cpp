@@ -50,6 +50,12 @@ TEST(RendezvousTest, RanksOfAnotherJobOnTheSamePortCannotReadItsKeys) {
   EXPECT_FALSE(stranger->check({"arrived/1"}));
 }
 
+TEST(RendezvousTest, RanksAreNamedInSingularOrPlural) {
+  EXPECT_EQ(name_of_ranks({2}), "rank 2");
+  EXPECT_EQ(name_of_ranks({1, 2}), "ranks 1 and 2");
+  EXPECT_EQ(name_of_ranks({0, 1, 5}), "ranks 0, 1 and 5");
+}
+
 TEST(RendezvousTest, OtherHostsNeverReceiveALoopbackAddress) {
   EXPECT_EQ(local_address_towards("127.0.0.1", 29500, /*has_other_hosts=*/false), "127.0.0.1");
   ifaddrs* found = nullptr;

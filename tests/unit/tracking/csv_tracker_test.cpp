@@ -267,7 +267,9 @@ TEST_F(CsvTrackerTest, AFullDiskLeavesCompleteRows) {
 
   {
     const FileSizeLimit limit(before.size() + 10);
-    EXPECT_ERROR(log(tracker, 2, 1, {{"loss", 1.0}}), "run.csv\" (File too large)");
+    EXPECT_ERROR(log(tracker, 2, 1, {{"loss", 1.0}}),
+                 "run.csv\" (File too large); earlier records are kept. Raise the limit on the "
+                 "size of files");
   }
 
   EXPECT_EQ(read_bytes(path_), before);
