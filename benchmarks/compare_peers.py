@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares linkboy with its Python peers, in turns within one run. scripts/benchmark calls it.
+"""Compares linkboy with its Python peers, in turns within one run. scripts/maintain/benchmark calls it.
 
     compare_peers.py [--only ROW ...] [--rounds N] [--quick] [--output FILE.json] [--programs DIR]
 
@@ -306,7 +306,8 @@ def describe_machine():
 def describe_software(programs):
     program = programs / "linkboy_workloads"
     if not program.exists():
-        sys.exit(f"{program} does not exist. Build it with scripts/benchmark, or name its folder with --programs.")
+        sys.exit(f"{program} does not exist. Build it with scripts/maintain/benchmark, or name its folder with "
+                 "--programs.")
     side = Side([program, "step", "--steps", 1])
     side.quit()
     commit = output_of("git", "rev-parse", "--short", "HEAD")

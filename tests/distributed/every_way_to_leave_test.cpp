@@ -2,7 +2,7 @@
 // equals that of the uninterrupted run: weights, metrics and states of callbacks. An exception from
 // one rank within an update drops that update; at any other place, no training is lost.
 //
-// Tests a sample of the events; with LINKBOY_EVERY_EVENT=1 (scripts/hardening/nets) all of them.
+// Tests a sample of the events; with LINKBOY_EVERY_EVENT=1 (scripts/maintain/nets) all of them.
 
 #include <cstdlib>
 

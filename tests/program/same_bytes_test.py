@@ -2,7 +2,7 @@
 
     python3 same_bytes_test.py PATH/TO/fashion_mnist [BUILT_OTHERWISE...]
 
-Runs twice, with 1 and with 4 workers, and once with each other build that is given. scripts/same_bytes passes
+Runs twice, with 1 and with 4 workers, and once with each other build that is given. scripts/maintain/same_bytes passes
 builds with shared libraries and without optimisation. Needs only Python's standard library.
 """
 

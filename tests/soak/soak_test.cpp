@@ -1,6 +1,6 @@
 // Memory does not grow with the number of updates, of calls of train, or of resumes.
 //
-// LINKBOY_SOAK=1 enables the long runs of scripts/soak; without it, the runs are short.
+// LINKBOY_SOAK=1 enables the long runs of scripts/maintain/soak; without it, the runs are short.
 
 #include <gtest/gtest.h>
 #include <malloc.h>

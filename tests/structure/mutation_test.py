@@ -1,6 +1,6 @@
-"""Interrupts scripts/mutation: it must end soon, together with the programs that it has started.
+"""Interrupts scripts/maintain/mutation: it must end soon, together with the programs that it has started.
 
-    python3 mutation_test.py PATH/TO/scripts/mutation [unittest arguments]
+    python3 mutation_test.py PATH/TO/scripts/maintain/mutation [unittest arguments]
 
 The compiler, the linker and the tests are stand-ins.
 """

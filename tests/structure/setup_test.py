@@ -1,5 +1,5 @@
 """Runs scripts/setup in faulty environments: each error must name the fault and the remedy. Also checks the
-arguments of other scripts, and the progress of scripts/with_status in a terminal.
+arguments of other scripts, and the progress of scripts/maintain/with_status in a terminal.
 
     python3 setup_test.py PATH/TO/scripts [unittest arguments]
 
@@ -19,6 +19,12 @@ import unittest
 
 SCRIPTS = None
 REAL = "bash chmod cut dirname env flock grep mkdir rm rmdir sed stty sync tail touch".split()
+
+
+def scripts():
+    """Returns the paths of all scripts, relative to the checkout."""
+    return sorted(str(path.relative_to(SCRIPTS.parent)) for path in SCRIPTS.rglob("*")
+                  if path.is_file() and "__pycache__" not in path.parts)
 
 
 class SetupTest(unittest.TestCase):
@@ -210,16 +216,31 @@ class SetupTest(unittest.TestCase):
             self.assertEqual({name.lower().replace("_", "-") for name, _ in entries}, wanted)
 
     def test_scripts_refuse_unknown_arguments_before_they_do_anything(self):
-        for command in ("test --lnog", "test debug --long", "test relase", "format --chek", "soak 5", "docs --open",
-                        "same_bytes all"):
+        for command in ("test --lnog", "test debug --long", "test relase", "maintain/format --chek", "maintain/soak 5",
+                        "maintain/docs --open", "maintain/same_bytes all"):
             script, *arguments = command.split()
             result = subprocess.run([SCRIPTS / script, *arguments], text=True, capture_output=True,
                                     env={"PATH": str(self.bin), "XDG_CACHE_HOME": str(self.cache.parent)})
             self.assertEqual(result.returncode, 2, command)
             self.assertEqual(result.stdout, "")
-            self.assertIn(f"{script}: error: unknown arguments: {' '.join(arguments)}; the script accepts ",
+            self.assertIn(f"{pathlib.Path(script).name}: error: unknown arguments: {' '.join(arguments)}; the script accepts ",
                           result.stderr)
         self.assertFalse(self.cache.exists())
+
+    def test_each_script_answers_help_before_it_does_anything(self):
+        for script in scripts():
+            result = subprocess.run([SCRIPTS.parent / script, "--help"], text=True, capture_output=True, cwd="/",
+                                    env={"PATH": os.environ["PATH"], "XDG_CACHE_HOME": str(self.cache.parent)})
+            self.assertEqual((result.returncode, result.stderr), (0, ""), script)
+            self.assertRegex(result.stdout, r"\w.*\.", script)
+            self.assertNotIn("set -", result.stdout, script)
+            self.assertNotIn("done", result.stdout, script)
+        self.assertFalse(self.cache.exists())
+
+    def test_contributing_has_a_row_for_each_script_for_maintainers(self):
+        rows = re.findall(r"^\| `(scripts/maintain/[^` ]*)` \|", (SCRIPTS.parent / "CONTRIBUTING.md").read_text(),
+                          re.MULTILINE)
+        self.assertEqual(rows, [script for script in scripts() if script.startswith("scripts/maintain/")])
 
     def test_quickstart_configures_with_the_preset_once_and_then_checks_the_folder(self):
         self.complete_wheel()
@@ -256,7 +277,7 @@ class SetupTest(unittest.TestCase):
         leader, terminal = pty.openpty()
         command = "for i in 1 2 3; do echo [$i/3] a source with a long name; sleep 0.7; done"
         process = subprocess.Popen(
-            ["bash", "-c", 'stty cols 30 && "$@"', "bash", SCRIPTS / "with_status", "build",
+            ["bash", "-c", 'stty cols 30 && "$@"', "bash", SCRIPTS / "maintain/with_status", "build",
              self.folder / "log", "bash", "-c", command],
             env={**os.environ, "TERM": "xterm"}, stdin=terminal, stdout=terminal, stderr=terminal)
         os.close(terminal)

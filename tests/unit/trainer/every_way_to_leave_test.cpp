@@ -2,7 +2,7 @@
 // bytes of its training state are equal, including those of its callbacks.
 //
 // Each test ends a run at every n-th of its events, starting with a different event in each test.
-// With LINKBOY_EVERY_EVENT=1 (scripts/hardening/nets) it uses all events, with the callback that
+// With LINKBOY_EVERY_EVENT=1 (scripts/maintain/nets) it uses all events, with the callback that
 // ends the run both as the first and as the last callback.
 
 #include <gtest/gtest.h>
