@@ -4,13 +4,9 @@
 #include <torch/script.h>
 #include <torch/torch.h>
 
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "linkboy/callbacks/model_summary.hpp"
+#include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::model_summary_test {
 namespace {
@@ -56,17 +52,16 @@ class ConvolutionsImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Convolutions);
 
-TEST(ModelSummaryTest, PrintsTheTableAtTheStartOfARun) {
-  Toy toy({std::make_shared<ModelSummary>()});
-  toy.trainer.train(run_of_one_epoch());
-  EXPECT_EQ(joined(toy.trainer.lines), kToyTable);
-}
-
-TEST(ModelSummaryTest, IsPrintedOnceAlsoByEvaluate) {
-  Toy toy({std::make_shared<ModelSummary>()});
-  toy.trainer.evaluate({.dataset = toy_data(4), .per_device_batch_size = 2});
-  toy.trainer.train(run_of_one_epoch());
-  EXPECT_EQ(joined(toy.trainer.lines), kToyTable);
+TEST(ModelSummaryTest, PrintsTheTableOnceAtTheStartOfARunOrOfAnEvaluation) {
+  for (const bool evaluates_first : {false, true}) {
+    SCOPED_TRACE(evaluates_first);
+    Toy toy({std::make_shared<ModelSummary>()});
+    if (evaluates_first) {
+      toy.trainer.evaluate({.dataset = toy_data(4), .per_device_batch_size = 2});
+    }
+    toy.trainer.train(run_of_one_epoch());
+    EXPECT_EQ(joined(toy.trainer.lines), kToyTable);
+  }
 }
 
 TEST(ModelSummaryTest, DepthIsLimitedOnRequest) {
@@ -179,21 +174,14 @@ TORCH_MODULE(Sum);
 
 class SumTrainer : public QuietTrainer {
  public:
-  SumTrainer(Sum net, CallbackList callbacks)
-      : QuietTrainer(net, torch::nn::CrossEntropyLoss(),
-                     std::make_shared<torch::optim::SGD>(net->parameters(), 0.1),
-                     {.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}}),
-        net_(net) {}
+  using QuietTrainer::QuietTrainer;
 
  protected:
   StepOutput calculate_train_batch_loss(const Batch& batch) override {
-    auto outputs = net_(batch.input(), batch.input());
+    auto outputs = model().forward({batch.input(), batch.input()}).toTensor();
     auto loss = loss_func()(outputs, batch.target());
     return {.loss = loss, .model_outputs = outputs, .batch_size = batch.size()};
   }
-
- private:
-  Sum net_;
 };
 
 TEST(ModelSummaryTest, ReadingABatchDoesNotAdvanceTheRandomNumbersOfTheRun) {
@@ -218,7 +206,7 @@ TEST(ModelSummaryTest, ReadingABatchDoesNotAdvanceTheRandomNumbersOfTheRun) {
 }
 
 TEST(ModelSummaryTest, PrintsTheReasonIfTheShapesAreUnknown) {
-  SumTrainer trainer(Sum(), {make<ModelSummary>({.max_depth = 0})});
+  auto trainer = cpu_trainer<SumTrainer>(Sum(), {make<ModelSummary>({.max_depth = 0})});
   EXPECT_EQ(trainer.train(run_of_one_epoch()).reason, StopReason::finished);
   ASSERT_EQ(trainer.lines.size(), 4);
   EXPECT_EQ(trainer.lines[1], "(model)  Sum   -               15  yes                 -");
@@ -231,7 +219,7 @@ TEST(ModelSummaryTest, CallsTheForwardOfTheOptions) {
       make<ModelSummary>({.forward = [net](const Batch& batch) mutable -> c10::IValue {
         return net->forward(batch.input(), batch.input());
       }});
-  SumTrainer trainer(net, {summary});
+  auto trainer = cpu_trainer<SumTrainer>(net, {summary});
   trainer.train(run_of_one_epoch());
   EXPECT_EQ(trainer.lines.size(), 4);
   EXPECT_EQ(summary->table()->modules[0].output_shape, (std::vector<int64_t>{2, 3}));
