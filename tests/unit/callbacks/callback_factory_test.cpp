@@ -1,5 +1,4 @@
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "linkboy/callbacks/callback_factory.hpp"
 #include "support/expect_error.hpp"

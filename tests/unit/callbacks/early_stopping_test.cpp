@@ -1,7 +1,6 @@
 #include "linkboy/callbacks/early_stopping.hpp"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "support/expect_error.hpp"

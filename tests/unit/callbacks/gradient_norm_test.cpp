@@ -47,12 +47,10 @@ TrainOptions run_of(int64_t num_epochs) {
 
 /// A run whose norms are also computed by hand.
 struct Measured {
-  explicit Measured(GradientNormParts parts = GradientNormParts::none, CallbackList more = {})
-      : toy(with(std::move(more), {by_hand, make<GradientNorm>({.parts = parts})})) {}
-
-  static CallbackList with(CallbackList more, const CallbackList& first) {
-    more.insert(more.begin(), first.begin(), first.end());
-    return more;
+  explicit Measured(GradientNormParts parts = GradientNormParts::none,
+                    const CallbackList& more = {})
+      : toy({by_hand, make<GradientNorm>({.parts = parts})}) {
+    for (const auto& callback : more) toy.trainer.callback_handler().add(callback);
   }
 
   std::shared_ptr<MeasureByHand> by_hand = std::make_shared<MeasureByHand>();

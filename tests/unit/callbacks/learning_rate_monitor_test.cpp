@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "linkboy/callbacks/learning_rate_monitor.hpp"
+#include "linkboy/schedulers/step_scheduler.hpp"
 #include "support/at_update.hpp"
 #include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
@@ -14,23 +15,12 @@
 namespace linkboy::testing::learning_rate_monitor_test {
 namespace {
 
-/// Sets the learning rate of update k to 1 / k in every group.
-class OneOverUpdate : public Scheduler {
- public:
-  explicit OneOverUpdate(torch::optim::Optimizer& optimizer) : Scheduler(optimizer) {}
-  std::vector<double> values_at(int64_t update) const override {
-    return std::vector<double>(base_values().size(), 1.0 / static_cast<double>(update + 1));
-  }
-};
-
-/// Returns options with four updates per epoch.
+/// Returns options with four updates per epoch. The learning rate of update k is 0.1 / 2^(k - 1).
 TrainOptions scheduled(int64_t num_epochs) {
   return {.train_dataset = toy_data(8),
           .num_epochs = num_epochs,
           .per_device_batch_size = 2,
-          .create_scheduler_fn = [](torch::optim::Optimizer& optimizer, const RunConfig&) {
-            return std::make_unique<OneOverUpdate>(optimizer);
-          }};
+          .create_scheduler_fn = step_decay({.step_size = 1, .gamma = 0.5})};
 }
 
 std::vector<int64_t> updates_of(const LearningRateMonitor& monitor) {
@@ -43,7 +33,7 @@ TEST(LearningRateMonitorTest, RecordsTheRateOfTheLastUpdateOfEachEpoch) {
   Toy toy({std::make_shared<LearningRateMonitor>()});
   toy.trainer.train(scheduled(2));
   EXPECT_EQ(toy.trainer.run_history().get_metric_values("lr"),
-            (std::vector<double>{1.0 / 4, 1.0 / 8}));
+            (std::vector<double>{0.1 / 8, 0.1 / 128}));
 }
 
 TEST(LearningRateMonitorTest, NumbersTheNamesOfGroups) {
@@ -80,7 +70,7 @@ TEST(LearningRateMonitorTest, KeepsASeriesOfEveryNthUpdate) {
   Toy toy({monitor});
   toy.trainer.train(scheduled(2));
   EXPECT_EQ(updates_of(*monitor), (std::vector<int64_t>{3, 6}));
-  EXPECT_EQ(monitor->series()[1].fields[0].values, std::vector<double>{1.0 / 6});
+  EXPECT_EQ(monitor->series()[1].fields[0].values, std::vector<double>{0.1 / 32});
 }
 
 TEST(LearningRateMonitorTest, ASecondRunStartsANewSeries) {
@@ -102,9 +92,9 @@ TEST(LearningRateMonitorTest, AResumedRunHasTheSeriesOfAnUninterruptedOne) {
   second.trainer.train(resumed_from(folder / "latest", scheduled(2)));
   // After the resume, the first epoch ends without another update.
   EXPECT_EQ(second.trainer.run_history().get_metric_values("lr"),
-            (std::vector<double>{1.0 / 4, 1.0 / 8}));
+            (std::vector<double>{0.1 / 8, 0.1 / 128}));
   EXPECT_THAT(updates_of(*monitor), ElementsAre(2, 4, 6, 8));
-  EXPECT_EQ(monitor->series()[0].fields[0].values, std::vector<double>{1.0 / 2});
+  EXPECT_EQ(monitor->series()[0].fields[0].values, std::vector<double>{0.1 / 2});
 }
 
 TEST(LearningRateMonitorTest, DoesNothingInEvaluate) {

@@ -1,7 +1,6 @@
 #include "linkboy/callbacks/log_metrics.hpp"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "support/expect_error.hpp"

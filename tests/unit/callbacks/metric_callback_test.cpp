@@ -5,6 +5,7 @@
 
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/metric_callback.hpp"
+#include "linkboy/metrics/accuracy.hpp"
 #include "linkboy/metrics/auroc.hpp"
 #include "linkboy/metrics/mean.hpp"
 #include "support/at_update.hpp"
@@ -13,25 +14,6 @@
 
 namespace linkboy::testing::metric_callback_test {
 namespace {
-
-/// The share of samples for which the label has the highest score.
-class Hits : public Metric {
- public:
-  Hits() {
-    add_state("hits", torch::zeros({}, torch::kLong), Merge::sum);
-    add_state("count", torch::zeros({}, torch::kLong), Merge::sum);
-  }
-  void update(const at::Tensor& outputs, const at::Tensor& targets) override {
-    follow(outputs);
-    state(0).add_(outputs.argmax(1).eq(targets).sum());
-    state(1).add_(targets.size(0));
-  }
-
- protected:
-  at::Tensor value_of(const std::vector<at::Tensor>& states) const override {
-    return states[0].to(torch::kDouble) / states[1];
-  }
-};
 
 /// Returns the expected value for toy_data(rows), computed sample by sample.
 double hits_of(torch::nn::Sequential& model, int64_t rows) {
@@ -47,9 +29,11 @@ double hits_of(torch::nn::Sequential& model, int64_t rows) {
   return hits / static_cast<double>(rows);
 }
 
+/// Returns a metric of the share of samples for which the label has the highest score.
+std::shared_ptr<Accuracy> hits() { return make<Accuracy>({.num_classes = 3}); }
+
 std::shared_ptr<MetricCallback> hits_callback(MetricCallbackOptions options = {}) {
-  return std::make_shared<MetricCallback>(MetricCollection{{"hits", std::make_shared<Hits>()}},
-                                          std::move(options));
+  return std::make_shared<MetricCallback>(MetricCollection{{"hits", hits()}}, std::move(options));
 }
 
 /// Returns options with training batches of 4, 4 and 2 samples.
@@ -66,12 +50,9 @@ std::vector<double> values(const Toy& toy, std::string_view name) {
 
 /// A toy whose weights do not change and which measures hits in training and evaluation.
 struct ConstantToy : Toy {
-  explicit ConstantToy(CallbackList more = {})
-      : Toy(with(std::move(more), hits_callback({.measure_training = true})), /*lr=*/0.0) {}
-
-  static CallbackList with(CallbackList more, std::shared_ptr<Callback> first) {
-    more.insert(more.begin(), std::move(first));
-    return more;
+  explicit ConstantToy(const CallbackList& more = {})
+      : Toy({hits_callback({.measure_training = true})}, /*lr=*/0.0) {
+    for (const auto& callback : more) trainer.callback_handler().add(callback);
   }
 };
 
@@ -224,7 +205,7 @@ TEST(MetricCallbackTest, RefusesOutputsThatAreNotTensorsUnlessOneIsSelected) {
 }
 
 TEST(MetricCallbackTest, RefusesMetricsWithTheSameName) {
-  const auto metric = std::make_shared<Hits>();
+  const auto metric = hits();
   EXPECT_ERROR(MetricCallback({{"hits", metric}, {"hits", metric}}),
                "there is already a metric \"hits\"");
 }
@@ -237,20 +218,20 @@ class MeasuringTrainer : public QuietTrainer {
  protected:
   void eval_epoch_start() override {
     QuietTrainer::eval_epoch_start();
-    hits_.reset();
+    hits_->reset();
   }
   StepOutput calculate_eval_batch_loss(const Batch& batch) override {
     auto output = QuietTrainer::calculate_eval_batch_loss(batch);
-    hits_.update(output.model_outputs.toTensor(), batch.target());
+    hits_->update(output.model_outputs.toTensor(), batch.target());
     return output;
   }
   void eval_epoch_end() override {
-    const auto value = hits_.compute(accelerator().process_group());
+    const auto value = hits_->compute(accelerator().process_group());
     run_history().update_metric(metric_name("own_hits"), value.item<double>());
   }
 
  private:
-  Hits hits_;
+  std::shared_ptr<Accuracy> hits_ = hits();
 };
 
 TEST(MetricCallbackTest, ATrainerSubclassMeasuresTheSameValues) {

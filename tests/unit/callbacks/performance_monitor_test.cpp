@@ -24,42 +24,21 @@ constexpr int kBackward = 7;
 constexpr int kEvalBatch = 1000;
 constexpr int kAfterUpdate = 4;
 
-/// A run with evaluation, whose epochs have four batches of two samples.
-struct MonitoredRun {
-  explicit MonitoredRun(CallbackList more = {}, PerformanceMonitorOptions monitor_options = {})
-      : monitor(std::make_shared<ByFakeTime<PerformanceMonitor>>(time, monitor_options)),
-        trainer(time, {.forward = kForward, .backward = kBackward}, model,
-                torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                TrainerOptions{.callbacks = with_monitor(std::move(more)),
-                               .accelerator = {.device = "cpu"}}) {}
-
-  CallbackList with_monitor(CallbackList callbacks) {
-    callbacks.insert(callbacks.begin(), monitor);
-    return callbacks;
+struct MonitoredRun : TimedRun<PerformanceMonitor> {
+  explicit MonitoredRun(const CallbackList& more = {},
+                        PerformanceMonitorOptions monitor_options = {})
+      : TimedRun({.forward = kForward, .backward = kBackward}, monitor_options, more) {
+    options.num_epochs = 3;
+    options.train_dataloader_options = batches_take(kBatch);
+    options.eval_dataloader_options = batches_take(kEvalBatch);
   }
-  /// Returns options of a loader whose batches take this number of seconds.
-  DataLoaderOptions batches_take(int seconds) {
+
+  DataLoaderOptions batches_take(int seconds) const {
     return {.num_workers = 0, .transform = [time = time, seconds](Batch batch, const auto&) {
               time->pass(seconds);
               return batch;
             }};
   }
-  void train() { trainer.train(options); }
-  void resume(const std::filesystem::path& state) { trainer.train(resumed_from(state, options)); }
-  std::vector<double> values(std::string_view name) {
-    return trainer.run_history().get_metric_values(name);
-  }
-
-  std::shared_ptr<FakeTime> time = std::make_shared<FakeTime>();
-  std::shared_ptr<ByFakeTime<PerformanceMonitor>> monitor;
-  torch::nn::Sequential model = toy_model();
-  SlowTrainer trainer;
-  TrainOptions options{.train_dataset = toy_data(8),
-                       .num_epochs = 3,
-                       .eval_dataset = toy_data(4),
-                       .per_device_batch_size = 2,
-                       .train_dataloader_options = batches_take(kBatch),
-                       .eval_dataloader_options = batches_take(kEvalBatch)};
 };
 
 constexpr double kStep = kBatch + kForward + kBackward;
@@ -91,8 +70,8 @@ TEST(PerformanceMonitorTest, BackwardPassesWithinAWindowAreNotDataTime) {
   run.train();
   EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
   EXPECT_EQ(run.values("train_step_time"), thrice(kStep));
-  EXPECT_EQ(run.monitor->last_epoch()->num_waits, 2);
-  EXPECT_EQ(run.monitor->last_epoch()->num_steps, 4);
+  EXPECT_EQ(run.timed->last_epoch()->num_waits, 2);
+  EXPECT_EQ(run.timed->last_epoch()->num_steps, 4);
 }
 
 TEST(PerformanceMonitorTest, EvaluationBetweenTwoUpdatesDoesNotCount) {
@@ -101,7 +80,7 @@ TEST(PerformanceMonitorTest, EvaluationBetweenTwoUpdatesDoesNotCount) {
   run.train();
   EXPECT_EQ(run.values("train_step_time"), thrice(kStep));
   EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
-  EXPECT_EQ(run.monitor->recent().step_time(), kStep);
+  EXPECT_EQ(run.timed->recent().step_time(), kStep);
 }
 
 TEST(PerformanceMonitorTest, RecordsTeraflopsIfTheFlopsPerSampleAreGiven) {
@@ -117,10 +96,10 @@ TEST(PerformanceMonitorTest, ReturnsTheLastEpochAndTheRecentUpdates) {
   MonitoredRun run({}, {.num_recent_updates = 3});
   run.options.num_epochs = 1;
   run.train();
-  ASSERT_TRUE(run.monitor->last_epoch());
-  EXPECT_EQ(run.monitor->last_epoch()->num_samples, 8);
-  EXPECT_EQ(run.monitor->last_epoch()->seconds, 4 * kStep);
-  const auto recent = run.monitor->recent();
+  ASSERT_TRUE(run.timed->last_epoch());
+  EXPECT_EQ(run.timed->last_epoch()->num_samples, 8);
+  EXPECT_EQ(run.timed->last_epoch()->seconds, 4 * kStep);
+  const auto recent = run.timed->recent();
   EXPECT_EQ(recent.num_steps, 3);
   EXPECT_EQ(recent.seconds, 3 * kStep);
   EXPECT_EQ(recent.data_time(), kBatch);
@@ -130,17 +109,17 @@ TEST(PerformanceMonitorTest, ReturnsTheLastEpochAndTheRecentUpdates) {
 TEST(PerformanceMonitorTest, RecentUpdatesCanSpanTwoEpochsWithoutCountingTheEvaluation) {
   MonitoredRun run({stop_at(5)});
   run.train();
-  EXPECT_EQ(run.monitor->recent().num_steps, 5);
-  EXPECT_EQ(run.monitor->recent().seconds, 5 * kStep);
+  EXPECT_EQ(run.timed->recent().num_steps, 5);
+  EXPECT_EQ(run.timed->recent().seconds, 5 * kStep);
 }
 
 TEST(PerformanceMonitorTest, AnAbandonedEpochIsNotRecordedButCanBeRead) {
   MonitoredRun run({stop_at(6)});
   run.train();
   EXPECT_EQ(run.values("train_step_time"), std::vector<double>{kStep});
-  EXPECT_EQ(run.monitor->epoch_so_far().num_steps, 2);
+  EXPECT_EQ(run.timed->epoch_so_far().num_steps, 2);
   run.time->pass(1000);
-  EXPECT_EQ(run.monitor->epoch_so_far().step_time(), kStep);
+  EXPECT_EQ(run.timed->epoch_so_far().step_time(), kStep);
 }
 
 TEST(PerformanceMonitorTest, AResumedEpochCountsItsFirstPartButNotTheInterruption) {
@@ -168,8 +147,8 @@ TEST(PerformanceMonitorTest, ARunResumedFromAStateWithoutItsValuesCountsFromTher
   run.train();  // stops in the middle of an epoch
   run.options.num_epochs = 2;
   run.resume(folder / "latest");
-  ASSERT_TRUE(run.monitor->last_epoch());
-  EXPECT_EQ(run.monitor->last_epoch()->num_steps, 2);
+  ASSERT_TRUE(run.timed->last_epoch());
+  EXPECT_EQ(run.timed->last_epoch()->num_steps, 2);
 }
 
 TEST(PerformanceMonitorTest, ValuesWithoutMeasurementsAreNaN) {

@@ -23,38 +23,14 @@ constexpr int kOptimizer = 5;
 constexpr int kEvalStep = 100;
 constexpr int kBetweenUpdates = 1000;
 
-/// A run whose epochs have four updates and two evaluation steps.
-struct TimedRun {
-  explicit TimedRun(CallbackList more = {},
-                    PhaseTimerOptions timing_options = {.warmup_micro_steps = 0})
-      : timing(std::make_shared<ByFakeTime<PhaseTimer>>(time, timing_options)),
-        trainer(time,
-                {.forward = kForward,
-                 .backward = kBackward,
-                 .optimizer = kOptimizer,
-                 .eval_step = kEvalStep},
-                model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                TrainerOptions{.callbacks = with_timing(std::move(more)),
-                               .accelerator = {.device = "cpu"}}) {}
-
-  CallbackList with_timing(CallbackList callbacks) {
-    callbacks.insert(callbacks.begin(), timing);
-    return callbacks;
-  }
-  void train() { trainer.train(options); }
-  void resume(const std::filesystem::path& state) { trainer.train(resumed_from(state, options)); }
-  std::vector<double> values(std::string_view name) {
-    return trainer.run_history().get_metric_values(name);
-  }
-
-  std::shared_ptr<FakeTime> time = std::make_shared<FakeTime>();
-  std::shared_ptr<ByFakeTime<PhaseTimer>> timing;
-  torch::nn::Sequential model = toy_model();
-  SlowTrainer trainer;
-  TrainOptions options{.train_dataset = toy_data(8),
-                       .num_epochs = 2,
-                       .eval_dataset = toy_data(4),
-                       .per_device_batch_size = 2};
+struct PhasesRun : TimedRun<PhaseTimer> {
+  explicit PhasesRun(const CallbackList& more = {},
+                     PhaseTimerOptions timer_options = {.warmup_micro_steps = 0})
+      : TimedRun({.forward = kForward,
+                  .backward = kBackward,
+                  .optimizer = kOptimizer,
+                  .eval_step = kEvalStep},
+                 timer_options, more) {}
 };
 
 constexpr double kUpdate = kForward + kBackward + kOptimizer;
@@ -62,7 +38,7 @@ constexpr double kUpdate = kForward + kBackward + kOptimizer;
 std::vector<double> twice(double value) { return {value, value}; }
 
 TEST(PhaseTimerTest, RecordsEpochsAndTheMeansOfTheirStagesAndKeepsTheSumsOfTheRun) {
-  TimedRun run;
+  PhasesRun run;
   run.train();
   EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate));
   EXPECT_EQ(run.values("train_forward_time"), twice(kForward));
@@ -70,7 +46,7 @@ TEST(PhaseTimerTest, RecordsEpochsAndTheMeansOfTheirStagesAndKeepsTheSumsOfTheRu
   EXPECT_EQ(run.values("train_optimizer_time"), twice(kOptimizer));
   EXPECT_EQ(run.values("eval_epoch_time"), twice(2 * kEvalStep));
   EXPECT_EQ(run.values("eval_step_time"), twice(kEvalStep));
-  const auto& sums = run.timing->sums();
+  const auto& sums = run.timed->sums();
   EXPECT_EQ(sums.at("train_forward_time").count, 8);
   EXPECT_EQ(sums.at("train_forward_time").seconds, 8 * kForward);
   EXPECT_EQ(sums.at("train_epoch_time").seconds, 8 * kUpdate);
@@ -79,38 +55,38 @@ TEST(PhaseTimerTest, RecordsEpochsAndTheMeansOfTheirStagesAndKeepsTheSumsOfTheRu
 }
 
 TEST(PhaseTimerTest, ASecondRunStartsItsSumsFromZero) {
-  TimedRun run;
+  PhasesRun run;
   run.train();
   run.train();
-  EXPECT_EQ(run.timing->sums().at("train_forward_time").count, 8);
+  EXPECT_EQ(run.timed->sums().at("train_forward_time").count, 8);
   EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate));
 }
 
 TEST(PhaseTimerTest, ExcludesWarmUpStepsFromTheMeansButNotFromTheEpoch) {
-  TimedRun run({}, {.warmup_micro_steps = 2});
+  PhasesRun run({}, {.warmup_micro_steps = 2});
   run.trainer.callback_handler().add(std::make_shared<AtUpdate>(
       2, [&](Trainer&) { run.trainer.seconds.forward = 10 * kForward; }));
   run.options.num_epochs = 1;
   run.train();
   EXPECT_EQ(run.values("train_forward_time"), std::vector<double>{10 * kForward});
-  EXPECT_EQ(run.timing->sums().at("train_backward_time").count, 2);
+  EXPECT_EQ(run.timed->sums().at("train_backward_time").count, 2);
   EXPECT_EQ(run.values("train_epoch_time"), std::vector<double>{4 * kUpdate + 2 * 9 * kForward});
 }
 
 TEST(PhaseTimerTest, AnEpochOfOnlyWarmUpStepsHasNoMeans) {
-  TimedRun run({}, {.warmup_micro_steps = 4});
+  PhasesRun run({}, {.warmup_micro_steps = 4});
   run.train();
   EXPECT_EQ(run.values("train_forward_time"), std::vector<double>{kForward});
   EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate));
 }
 
 TEST(PhaseTimerTest, ExcludesBackwardPassesWithinAWindow) {
-  TimedRun run;
+  PhasesRun run;
   run.options.gradient_accumulation_steps = 2;
   run.train();
   EXPECT_EQ(run.values("train_backward_time"), twice(kBackward));
-  EXPECT_EQ(run.timing->sums().at("train_backward_time").count, 4);
-  EXPECT_EQ(run.timing->sums().at("train_forward_time").count, 8);
+  EXPECT_EQ(run.timed->sums().at("train_backward_time").count, 4);
+  EXPECT_EQ(run.timed->sums().at("train_forward_time").count, 8);
 }
 
 TEST(PhaseTimerTest, AnIntermediateEvaluationIsNotTrainingTime) {
@@ -120,7 +96,7 @@ TEST(PhaseTimerTest, AnIntermediateEvaluationIsNotTrainingTime) {
     auto evaluate = std::make_shared<AtUpdate>(
         2, [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "step_"}); });
     evaluate->set_phase(phase);
-    TimedRun run({evaluate});
+    PhasesRun run({evaluate});
     run.train();
     EXPECT_EQ(run.values("train_epoch_time"), twice(4 * kUpdate));
     EXPECT_EQ(run.values("train_optimizer_time"), twice(kOptimizer));
@@ -135,7 +111,7 @@ TEST(PhaseTimerTest, AnEvaluationWithinAnEvaluationIsExcluded) {
     if (!trainer.is_intermediate_evaluation()) trainer.evaluate_now({.metric_prefix = "again_"});
   }});
   evaluate_again->set_phase(Callback::Phase::record);
-  TimedRun run({evaluate_again});
+  PhasesRun run({evaluate_again});
   run.train();
   EXPECT_EQ(run.values("again_eval_epoch_time"), twice(2 * kEvalStep));
   EXPECT_EQ(run.values("eval_epoch_time"), twice(2 * kEvalStep));
@@ -150,16 +126,16 @@ TEST(PhaseTimerTest, AnAbandonedEvaluationIsNotTrainingTime) {
              if (trainer.num_updates() == 2) trainer.evaluate_now({.metric_prefix = "step_"});
            },
        .on_eval_step_end = [](Trainer& trainer, auto&, auto&) { trainer.request_stop(); }});
-  TimedRun first({stop_in_evaluation, make<SaveTrainingState>({.directory = folder.path()})});
+  PhasesRun first({stop_in_evaluation, make<SaveTrainingState>({.directory = folder.path()})});
   first.train();
-  EXPECT_EQ(first.timing->state_dict().get_double("train_epoch_time"), 2 * kUpdate);
-  TimedRun second;
+  EXPECT_EQ(first.timed->state_dict().get_double("train_epoch_time"), 2 * kUpdate);
+  PhasesRun second;
   second.resume(folder.path());
   EXPECT_EQ(second.values("train_epoch_time"), twice(4 * kUpdate));
 }
 
 TEST(PhaseTimerTest, WorkBetweenUpdatesCountsOnlyInTheEpoch) {
-  TimedRun run;
+  PhasesRun run;
   auto wait =
       std::make_shared<AtUpdate>(2, [time = run.time](Trainer&) { time->pass(kBetweenUpdates); });
   wait->set_phase(Callback::Phase::evaluate);
@@ -171,7 +147,7 @@ TEST(PhaseTimerTest, WorkBetweenUpdatesCountsOnlyInTheEpoch) {
 }
 
 TEST(PhaseTimerTest, EvaluateReturnsItsTimes) {
-  TimedRun run;
+  PhasesRun run;
   const Metrics metrics =
       run.trainer.evaluate({.dataset = toy_data(6), .per_device_batch_size = 2});
   EXPECT_EQ(metrics.at("eval_epoch_time"), 3 * kEvalStep);
@@ -182,10 +158,10 @@ TEST(PhaseTimerTest, EvaluateReturnsItsTimes) {
 TEST(PhaseTimerTest, AResumedEpochCountsItsFirstPartButNotTheInterruption) {
   for (const int64_t stop : {2, 4}) {  // mid-epoch and at the epoch's end
     const TemporaryFolder folder;
-    TimedRun first({saving_every_update(folder.path()), stop_at(stop)});
+    PhasesRun first({saving_every_update(folder.path()), stop_at(stop)});
     first.train();
 
-    TimedRun second;
+    PhasesRun second;
     second.time->pass(1'000'000);
     second.resume(folder / "latest");
     EXPECT_EQ(second.values("train_epoch_time"), twice(4 * kUpdate)) << stop;
@@ -194,7 +170,7 @@ TEST(PhaseTimerTest, AResumedEpochCountsItsFirstPartButNotTheInterruption) {
 }
 
 TEST(PhaseTimerTest, AnAbandonedEpochIsForgottenInTheNextRun) {
-  TimedRun run({stop_at(2)});
+  PhasesRun run({stop_at(2)});
   run.train();
   EXPECT_TRUE(run.values("train_epoch_time").empty());
   run.options.max_num_updates = 1;
@@ -203,7 +179,7 @@ TEST(PhaseTimerTest, AnAbandonedEpochIsForgottenInTheNextRun) {
 }
 
 TEST(PhaseTimerTest, SynchronizingChangesNothingOnTheCpu) {
-  TimedRun run({}, {.warmup_micro_steps = 0, .synchronize = true});
+  PhasesRun run({}, {.warmup_micro_steps = 0, .synchronize = true});
   run.train();
   EXPECT_EQ(run.values("train_forward_time"), twice(kForward));
 }

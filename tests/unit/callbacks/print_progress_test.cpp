@@ -1,7 +1,6 @@
 #include "linkboy/callbacks/print_progress.hpp"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "support/given_scores.hpp"
 #include "support/toy.hpp"

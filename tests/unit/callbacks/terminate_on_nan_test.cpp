@@ -2,7 +2,6 @@
 
 #include "linkboy/callbacks/terminate_on_nan.hpp"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -11,12 +10,11 @@
 
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
+#include "support/matchers.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::terminate_on_nan_test {
 namespace {
-
-using ::testing::HasSubstr;
 
 TrainOptions epochs(int64_t num_epochs) {
   return {.train_dataset = toy_data(4), .num_epochs = num_epochs, .per_device_batch_size = 4};
@@ -30,33 +28,36 @@ LossFunction nan_at_call(int call) {
   };
 }
 
+/// A toy whose loss is infinite at one call; none if it is -1.
+struct BadLoss {
+  explicit BadLoss(int call, TerminateOnNaNOptions options = {})
+      : trainer(model, nan_at_call(call), toy_sgd(model),
+                {.callbacks = {make<TerminateOnNaN>(options)}, .accelerator = {.device = "cpu"}}) {}
+
+  torch::nn::Sequential model = toy_model();
+  QuietTrainer trainer;
+};
+
 TEST(TerminateOnNaNTest, ABadLossNeverReachesTheWeights) {
-  auto model = toy_model();
-  QuietTrainer trainer(
-      model, nan_at_call(3), toy_sgd(model),
-      {.callbacks = {std::make_shared<TerminateOnNaN>()}, .accelerator = {.device = "cpu"}});
-  const auto result =
-      trainer.train({.train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 2});
+  BadLoss bad(3);
+  const auto result = bad.trainer.train(
+      {.train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 2});
   EXPECT_EQ(result.reason, StopReason::nan);
   EXPECT_EQ(result.num_updates, 2);
-  for (const auto& parameter : model->parameters()) {
+  for (const auto& parameter : bad.model->parameters()) {
     EXPECT_TRUE(parameter.isfinite().all().item<bool>());
   }
-  EXPECT_EQ(trainer.lines.back(),
+  EXPECT_EQ(bad.trainer.lines.back(),
             "Stopping training because a training loss is NaN or infinite (found in epoch 1, after "
             "update 2)");
 }
 
 TEST(TerminateOnNaNTest, ADeferredCheckHappensWithinItsDelayAndBeforeTheEndOfTheEpoch) {
   // Tests on the CPU what happens on a CUDA device.
-  auto updates_with = [](int bad_step, int64_t max_delay) {
-    auto model = toy_model();
-    QuietTrainer trainer(model, nan_at_call(bad_step), toy_sgd(model),
-                         {.callbacks = {make<TerminateOnNaN>(
-                              {.max_delay_micro_steps = max_delay, .defer_on_cpu = true})},
-                          .accelerator = {.device = "cpu"}});
-    const auto result =
-        trainer.train({.train_dataset = toy_data(32), .num_epochs = 3, .per_device_batch_size = 2});
+  const auto updates_with = [](int bad_step, int64_t max_delay) {
+    BadLoss bad(bad_step, {.max_delay_micro_steps = max_delay, .defer_on_cpu = true});
+    const auto result = bad.trainer.train(
+        {.train_dataset = toy_data(32), .num_epochs = 3, .per_device_batch_size = 2});
     EXPECT_EQ(result.reason, StopReason::nan);
     return result.num_updates;
   };
@@ -69,12 +70,8 @@ TEST(TerminateOnNaNTest, ADeferredCheckHappensWithinItsDelayAndBeforeTheEndOfThe
 }
 
 TEST(TerminateOnNaNTest, ADeferredCheckAcceptsFiniteLosses) {
-  auto model = toy_model();
-  QuietTrainer trainer(
-      model, nan_at_call(-1), toy_sgd(model),
-      {.callbacks = {make<TerminateOnNaN>({.max_delay_micro_steps = 2, .defer_on_cpu = true})},
-       .accelerator = {.device = "cpu"}});
-  EXPECT_EQ(trainer.train(epochs(3)).reason, StopReason::finished);
+  BadLoss none(-1, {.max_delay_micro_steps = 2, .defer_on_cpu = true});
+  EXPECT_EQ(none.trainer.train(epochs(3)).reason, StopReason::finished);
 }
 
 /// A toy whose third loss is infinite with finite gradients. The loss is checked in the seventh
@@ -115,14 +112,11 @@ TEST(TerminateOnNaNTest, ATrainingLossCheckedInAnEvaluationIsReportedAsATraining
 }
 
 TEST(TerminateOnNaNTest, StopsAnEvaluation) {
-  auto model = toy_model();
-  QuietTrainer trainer(
-      model, nan_at_call(2), toy_sgd(model),
-      {.callbacks = {std::make_shared<TerminateOnNaN>()}, .accelerator = {.device = "cpu"}});
+  BadLoss bad(2);
   TrainOptions options = epochs(3);
   options.eval_dataset = toy_data(4);
-  EXPECT_EQ(trainer.train(options).reason, StopReason::nan);
-  EXPECT_THAT(trainer.lines.back(), HasSubstr("an evaluation loss is NaN"));
+  EXPECT_EQ(bad.trainer.train(options).reason, StopReason::nan);
+  EXPECT_THAT(bad.trainer.lines.back(), HasSubstr("an evaluation loss is NaN"));
   EXPECT_ERROR(TerminateOnNaN({.max_delay_micro_steps = 0}), "max_delay_micro_steps is 0");
 }
 

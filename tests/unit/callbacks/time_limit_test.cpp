@@ -1,7 +1,6 @@
 // The conditions under which TimeLimit ends a run, with a clock that only the steps advance.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <chrono>
 

@@ -1,7 +1,6 @@
 // The calls of TrackRun to its trackers in later and in resumed runs.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 

@@ -11,6 +11,7 @@
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/track_run.hpp"
 #include "linkboy/run/step_output.hpp"
+#include "linkboy/schedulers/step_scheduler.hpp"
 #include "linkboy/tracking/mlflow_tracker.hpp"
 #include "linkboy/tracking/tensorboard_tracker.hpp"
 #include "support/expect_error.hpp"
@@ -24,15 +25,6 @@
 
 namespace linkboy::testing::track_run_test {
 namespace {
-
-/// Learning rates 100, 99, 98, ...
-class Countdown : public CurveScheduler {
- public:
-  explicit Countdown(torch::optim::Optimizer& optimizer) : CurveScheduler(optimizer) {}
-  double value_at(int64_t update, double) const override {
-    return 100.0 - static_cast<double>(update);
-  }
-};
 
 using Entry = TrackedRun::Entries::value_type;
 
@@ -95,12 +87,10 @@ TEST(TrackRunTest, ANonFiniteLossAppearsOnlyInItsOwnRecord) {
 TEST(TrackRunTest, TheLearningRateIsThatOfTheLoggedUpdate) {
   TrackedToy run({.every_n_updates = 1});
   TrainOptions options = short_run(1);
-  options.create_scheduler_fn = [](torch::optim::Optimizer& optimizer, const RunConfig&) {
-    return std::make_unique<Countdown>(optimizer);
-  };
+  options.create_scheduler_fn = step_decay({.step_size = 1, .gamma = 0.5});
   run.toy.trainer.train(options);
-  EXPECT_EQ(run.tracker->of("learning_rate"),
-            (std::vector<std::pair<int64_t, double>>{{1, 100.0}, {2, 99.0}, {3, 98.0}, {4, 97.0}}));
+  EXPECT_EQ(run.tracker->of("learning_rate"), (std::vector<std::pair<int64_t, double>>{
+                                                  {1, 0.1}, {2, 0.05}, {3, 0.025}, {4, 0.0125}}));
 }
 
 TEST(TrackRunTest, RecordsALearningRateForEachParamGroup) {
@@ -202,7 +192,7 @@ TEST(TrackRunTest, ATrackerThatCannotStartEndsTheRunBeforeItTrains) {
   const auto first = std::make_shared<MemoryTracker>();
   const auto second = std::make_shared<MemoryTracker>();
   second->fails_to_start = true;
-  Toy toy({std::make_shared<TrackRun>(std::vector<std::shared_ptr<Tracker>>{first, second})});
+  Toy toy({make<TrackRun>({first, second}, {})});
   EXPECT_ERROR(toy.trainer.train(short_run()), "no room");
   EXPECT_EQ(toy.trainer.num_updates(), 0);
   EXPECT_THAT(first->outcomes, ElementsAre("failed"));
