@@ -9,7 +9,6 @@
 #include "support/matchers.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::full_disk_test {
 namespace {

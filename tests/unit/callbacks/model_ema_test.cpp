@@ -16,7 +16,6 @@
 #include "support/expect_error.hpp"
 #include "support/keep_losses.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::model_ema_test {
 namespace {

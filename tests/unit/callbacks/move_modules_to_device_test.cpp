@@ -6,7 +6,6 @@
 #include "support/expect_error.hpp"
 #include "support/given_scores.hpp"
 #include "support/matchers.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::move_modules_to_device_test {
 namespace {

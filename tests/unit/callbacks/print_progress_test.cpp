@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "support/given_scores.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::print_progress_test {
 namespace {

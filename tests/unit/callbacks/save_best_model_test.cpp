@@ -14,7 +14,6 @@
 #include "support/matchers.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::save_best_model_test {
 namespace {

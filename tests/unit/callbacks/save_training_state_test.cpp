@@ -9,7 +9,6 @@
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/stop_on_signal.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
-#include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/matchers.hpp"

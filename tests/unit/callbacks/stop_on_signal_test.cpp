@@ -8,7 +8,6 @@
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/given_scores.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::stop_on_signal_test {
 namespace {

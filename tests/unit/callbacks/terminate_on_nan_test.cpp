@@ -6,7 +6,6 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <limits>
 
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
@@ -20,18 +19,19 @@ TrainOptions epochs(int64_t num_epochs) {
   return {.train_dataset = toy_data(4), .num_epochs = num_epochs, .per_device_batch_size = 4};
 }
 
-LossFunction nan_at_call(int call) {
+/// Returns cross entropy that is infinite at one call.
+LossFunction infinite_at(int call, bool has_finite_gradients = false) {
   auto calls = std::make_shared<int>(0);
-  return [calls, call](const torch::Tensor& output, const torch::Tensor& target) {
-    auto loss = torch::nn::functional::cross_entropy(output, target);
-    return ++*calls == call ? loss * std::numeric_limits<float>::infinity() : loss;
+  return [=](const torch::Tensor& output, const torch::Tensor& target) {
+    const auto loss = torch::nn::functional::cross_entropy(output, target);
+    if (++*calls != call) return loss;
+    return has_finite_gradients ? loss + INFINITY : loss * INFINITY;
   };
 }
 
-/// A toy whose loss is infinite at one call; none if it is -1.
 struct BadLoss {
-  explicit BadLoss(int call, TerminateOnNaNOptions options = {})
-      : trainer(model, nan_at_call(call), toy_sgd(model),
+  explicit BadLoss(LossFunction loss, TerminateOnNaNOptions options = {})
+      : trainer(model, std::move(loss), toy_sgd(model),
                 {.callbacks = {make<TerminateOnNaN>(options)}, .accelerator = {.device = "cpu"}}) {}
 
   torch::nn::Sequential model = toy_model();
@@ -39,7 +39,7 @@ struct BadLoss {
 };
 
 TEST(TerminateOnNaNTest, ABadLossNeverReachesTheWeights) {
-  BadLoss bad(3);
+  BadLoss bad(infinite_at(3));
   const auto result = bad.trainer.train(
       {.train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 2});
   EXPECT_EQ(result.reason, StopReason::nan);
@@ -55,7 +55,7 @@ TEST(TerminateOnNaNTest, ABadLossNeverReachesTheWeights) {
 TEST(TerminateOnNaNTest, ADeferredCheckHappensWithinItsDelayAndBeforeTheEndOfTheEpoch) {
   // Tests on the CPU what happens on a CUDA device.
   const auto updates_with = [](int bad_step, int64_t max_delay) {
-    BadLoss bad(bad_step, {.max_delay_micro_steps = max_delay, .defer_on_cpu = true});
+    BadLoss bad(infinite_at(bad_step), {.max_delay_micro_steps = max_delay, .defer_on_cpu = true});
     const auto result = bad.trainer.train(
         {.train_dataset = toy_data(32), .num_epochs = 3, .per_device_batch_size = 2});
     EXPECT_EQ(result.reason, StopReason::nan);
@@ -70,28 +70,18 @@ TEST(TerminateOnNaNTest, ADeferredCheckHappensWithinItsDelayAndBeforeTheEndOfThe
 }
 
 TEST(TerminateOnNaNTest, ADeferredCheckAcceptsFiniteLosses) {
-  BadLoss none(-1, {.max_delay_micro_steps = 2, .defer_on_cpu = true});
+  BadLoss none(torch::nn::CrossEntropyLoss(), {.max_delay_micro_steps = 2, .defer_on_cpu = true});
   EXPECT_EQ(none.trainer.train(epochs(3)).reason, StopReason::finished);
 }
 
 /// A toy whose third loss is infinite with finite gradients. The loss is checked in the seventh
 /// step.
-struct LateLook {
+struct LateLook : BadLoss {
   explicit LateLook(std::shared_ptr<Callback> callback)
-      : trainer(
-            model,
-            [this](const torch::Tensor& output, const torch::Tensor& target) {
-              const auto loss = torch::nn::functional::cross_entropy(output, target);
-              return ++num_losses == 3 ? loss + INFINITY : loss;
-            },
-            toy_sgd(model),
-            {.callbacks = {make<TerminateOnNaN>({.max_delay_micro_steps = 5, .defer_on_cpu = true}),
-                           std::move(callback)},
-             .accelerator = {.device = "cpu"}}) {}
+      : BadLoss(infinite_at(3, true), {.max_delay_micro_steps = 5, .defer_on_cpu = true}) {
+    trainer.callback_handler().add(std::move(callback));
+  }
 
-  int num_losses = 0;
-  torch::nn::Sequential model = toy_model();
-  QuietTrainer trainer;
   TrainOptions options{.train_dataset = toy_data(16),
                        .num_epochs = 1,
                        .eval_dataset = toy_data(16),
@@ -112,7 +102,7 @@ TEST(TerminateOnNaNTest, ATrainingLossCheckedInAnEvaluationIsReportedAsATraining
 }
 
 TEST(TerminateOnNaNTest, StopsAnEvaluation) {
-  BadLoss bad(2);
+  BadLoss bad(infinite_at(2));
   TrainOptions options = epochs(3);
   options.eval_dataset = toy_data(4);
   EXPECT_EQ(bad.trainer.train(options).reason, StopReason::nan);

@@ -10,7 +10,6 @@
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/track_run.hpp"
-#include "linkboy/run/step_output.hpp"
 #include "linkboy/schedulers/step_scheduler.hpp"
 #include "linkboy/tracking/mlflow_tracker.hpp"
 #include "linkboy/tracking/tensorboard_tracker.hpp"
@@ -21,7 +20,6 @@
 #include "support/pretended_group.hpp"
 #include "support/python_peer.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::track_run_test {
 namespace {
