@@ -11,11 +11,9 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::IsSupersetOf;
 using ::testing::Key;
 using ::testing::Not;
-using ::testing::SizeIs;
 using ::testing::StartsWith;
 
 }  // namespace linkboy::testing
