@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -67,6 +68,36 @@ class SlowTrainer : public QuietTrainer {
 
  private:
   std::shared_ptr<FakeTime> time_;
+};
+
+/// A run of the toy model on the CPU that is measured by a callback with a fake clock.
+template <class Timed>
+struct TimedRun {
+  TimedRun(StepSeconds seconds, typename Timed::Options timed_options, const CallbackList& more)
+      : timed(std::make_shared<ByFakeTime<Timed>>(time, std::move(timed_options))),
+        trainer(time, seconds, model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                TrainerOptions{.callbacks = {timed}, .accelerator = {.device = "cpu"}}) {
+    for (const auto& callback : more) trainer.callback_handler().add(callback);
+  }
+
+  void train() { trainer.train(options); }
+  void resume(const std::filesystem::path& state) {
+    options.resume_from = state;
+    trainer.train(options);
+  }
+  std::vector<double> values(std::string_view name) const {
+    return trainer.run_history().get_metric_values(name);
+  }
+
+  std::shared_ptr<FakeTime> time = std::make_shared<FakeTime>();
+  std::shared_ptr<ByFakeTime<Timed>> timed;
+  torch::nn::Sequential model = toy_model();
+  SlowTrainer trainer;
+  /// Each epoch has four updates of two samples and two evaluation batches.
+  TrainOptions options{.train_dataset = toy_data(8),
+                       .num_epochs = 2,
+                       .eval_dataset = toy_data(4),
+                       .per_device_batch_size = 2};
 };
 
 }  // namespace linkboy::testing

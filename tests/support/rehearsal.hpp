@@ -36,6 +36,13 @@ class WeightAverage : public Callback {
   torch::Tensor average_;
 };
 
+/// Returns a model with batch norm and dropout. The initial weights are the same each time.
+inline torch::nn::Sequential model_with_dropout() {
+  torch::manual_seed(3);
+  return torch::nn::Sequential(torch::nn::Linear(4, 8), torch::nn::BatchNorm1d(8),
+                               torch::nn::Dropout(0.5), torch::nn::Linear(8, 3));
+}
+
 /// A run with every part that has a state: dropout, batch norm, shuffling, two workers,
 /// accumulation and a cosine schedule.
 struct Rehearsal {
@@ -43,14 +50,10 @@ struct Rehearsal {
 
   explicit Rehearsal(int64_t last_update, CallbackList more = {},
                      Precision precision = Precision::fp32) {
-    torch::manual_seed(3);
-    namespace nn = torch::nn;
-    model =
-        nn::Sequential(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::Dropout(0.5), nn::Linear(8, 3));
     CallbackList callbacks{stop_at(last_update), average};
     callbacks.insert(callbacks.end(), more.begin(), more.end());
     trainer = std::make_unique<QuietTrainer>(
-        model, nn::CrossEntropyLoss(),
+        model, torch::nn::CrossEntropyLoss(),
         std::make_shared<torch::optim::AdamW>(model->parameters(),
                                               torch::optim::AdamWOptions(0.01)),
         TrainerOptions{.callbacks = callbacks,
@@ -65,7 +68,7 @@ struct Rehearsal {
     options.train_dataloader_options.num_workers = 2;
   }
 
-  torch::nn::Sequential model;
+  torch::nn::Sequential model = model_with_dropout();
   std::shared_ptr<WeightAverage> average = std::make_shared<WeightAverage>();
   std::unique_ptr<QuietTrainer> trainer;
   TrainOptions options;

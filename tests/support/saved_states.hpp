@@ -27,6 +27,16 @@ inline std::shared_ptr<SaveTrainingState> saving_in(const std::filesystem::path&
   return make<SaveTrainingState>({.directory = folder, .every_n_epochs = 1, .keep_last = keep});
 }
 
+inline std::shared_ptr<SaveTrainingState> saving_every_update(const std::filesystem::path& folder) {
+  return make<SaveTrainingState>({.directory = folder, .every_n_updates = 1});
+}
+
+/// Returns `options` for a run that resumes from a saved state.
+inline TrainOptions resumed_from(const std::filesystem::path& state, TrainOptions options) {
+  options.resume_from = state;
+  return options;
+}
+
 /// Trains a run up to epoch `num_epochs` and saves its states in `folder`.
 inline void train(const std::filesystem::path& folder, int64_t num_epochs,
                   const std::optional<std::filesystem::path>& from = {}, int64_t keep = 2) {

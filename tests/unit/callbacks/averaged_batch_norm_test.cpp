@@ -3,11 +3,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/stochastic_weight_averaging.hpp"
-#include "linkboy/trainer.hpp"
 #include "support/averages.hpp"
+#include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
-#include "support/toy.hpp"
+#include "support/matchers.hpp"
 
 namespace linkboy::testing::averaged_batch_norm_test {
 namespace {
@@ -21,9 +22,7 @@ TEST(StochasticWeightAveragingTest, RecomputesTheStatisticsOfBatchNorm) {
   const nn::BatchNorm1d norm(8);
   const nn::Linear first(4, 8);
   nn::Sequential model(first, norm, nn::ReLU(), nn::Linear(8, 3));
-  auto average = make<StochasticWeightAveraging>({});
-  QuietTrainer trainer(model, nn::CrossEntropyLoss(), toy_sgd(model),
-                       {.callbacks = {average}, .accelerator = {.device = "cpu"}});
+  auto trainer = cpu_trainer(model, {make<StochasticWeightAveraging>({})});
   TrainOptions options = three_updates_per_epoch(4);
   options.train_dataloader_options.shuffle = false;
   trainer.train(options);
@@ -32,10 +31,9 @@ TEST(StochasticWeightAveragingTest, RecomputesTheStatisticsOfBatchNorm) {
   const torch::NoGradGuard no_grad;
   std::vector<Tensor> means;
   std::vector<Tensor> variances;
-  const auto inputs =
-      toy_data(12).get_batch(std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}).input();
-  for (const Tensor& batch : inputs.split(4)) {
-    const auto hidden = nn::Linear(first)->forward(batch);
+  for (int64_t i = 0; i < 12; i += 4) {
+    const auto batch = toy_data(12).get_batch(std::vector<int64_t>{i, i + 1, i + 2, i + 3});
+    const auto hidden = nn::Linear(first)->forward(batch.input());
     means.push_back(hidden.mean(0));
     variances.push_back(hidden.var(0));
   }
@@ -55,9 +53,7 @@ TEST(StochasticWeightAveragingTest, UsesTheForwardOfTheOptionsForTheStatistics) 
     trainer.model()(batch.input());
     if (++num_batches == 6) throw Error("no more");
   };
-  QuietTrainer trainer(model, nn::CrossEntropyLoss(), toy_sgd(model),
-                       {.callbacks = {make<StochasticWeightAveraging>({.forward = forward})},
-                        .accelerator = {.device = "cpu"}});
+  auto trainer = cpu_trainer(model, {make<StochasticWeightAveraging>({.forward = forward})});
   trainer.train(three_updates_per_epoch(2));
   EXPECT_EQ(num_batches, 4);  // one of them before the first update
   EXPECT_ERROR(trainer.train(three_updates_per_epoch(2)), "no more");
@@ -91,51 +87,32 @@ class TwoInputsTrainer : public QuietTrainer {
 };
 
 TEST(StochasticWeightAveragingTest, AForwardThatDoesNotFitIsRefusedBeforeTheFirstUpdate) {
-  const TwoInputs model;
-  const auto optimizer =
-      std::make_shared<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.1));
   const auto forward = [](Trainer& trainer, const Batch& batch) {
     trainer.model().forward({batch.input(), batch.input()});
   };
-  const TrainOptions options{.train_dataset = toy_data(8), .num_epochs = 1};
-  const auto train = [&](SwaOptions swa_options) {
-    TwoInputsTrainer trainer(model, nn::CrossEntropyLoss(), optimizer,
-                             {.callbacks = {make<StochasticWeightAveraging>(swa_options)},
-                              .accelerator = {.device = "cpu"}});
+  const auto train = [](SwaOptions options) {
+    auto trainer =
+        cpu_trainer<TwoInputsTrainer>(TwoInputs(), {make<StochasticWeightAveraging>(options)});
     try {
-      trainer.train(options);
-    } catch (const Error&) {
+      trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
+    } catch (const Error& error) {
       EXPECT_EQ(trainer.num_updates(), 0);
+      EXPECT_THAT(error.what(), Not(HasSubstr("frame #")));
       throw;
     }
   };
   EXPECT_ERROR(train({.start_after = 0}), "Set StochasticWeightAveragingOptions::forward");
-  try {
-    train({.start_after = 0});
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).find("frame #"), std::string::npos);
-  }
   train({.start_after = 0, .forward = forward});
   train({.start_after = 0, .update_batch_norm = false});
 }
 
 // The forward function is not needed if no batch norm is updated.
 TEST(StochasticWeightAveragingTest, FrozenBatchNormsNeedNoForwardPass) {
-  class Freeze : public Callback {
-   public:
-    explicit Freeze(TwoInputs model) : model_(std::move(model)) {}
-    void on_train_epoch_start(Trainer&) override { model_->norm->eval(); }
-
-   private:
-    TwoInputs model_;
-  };
-  const TwoInputs model;
-  TwoInputsTrainer trainer(
-      model, nn::CrossEntropyLoss(),
-      std::make_shared<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.1)),
-      {.callbacks = {std::make_shared<Freeze>(model),
-                     make<StochasticWeightAveraging>({.start_after = 0})},
-       .accelerator = {.device = "cpu"}});
+  TwoInputs model;
+  const auto freeze =
+      make<LambdaCallback>({.on_train_epoch_start = [&](Trainer&) { model->norm->eval(); }});
+  auto trainer = cpu_trainer<TwoInputsTrainer>(
+      model, {freeze, make<StochasticWeightAveraging>({.start_after = 0})});
   EXPECT_EQ(trainer.train({.train_dataset = toy_data(8), .num_epochs = 1}).num_epochs, 1);
 }
 

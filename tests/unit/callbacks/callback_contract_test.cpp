@@ -3,65 +3,35 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "support/at_update.hpp"
 #include "support/every_callback.hpp"
+#include "support/in_every_event.hpp"
+#include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::callback_contract_test {
 namespace {
 
 /// Throws at the n-th event. It is called after all other callbacks.
-class ThrowAt : public Callback {
+class ThrowAt : public InEveryEvent {
  public:
   explicit ThrowAt(int event) : left_(event) {}
 
-  void on_dataloaders_ready(Trainer&) override { count(); }
-  void on_training_run_claim(Trainer&) override { count(); }
-  void on_training_run_start(Trainer&) override { count(); }
-  void on_train_epoch_start(Trainer&) override { count(); }
-  void on_train_step_start(Trainer&) override { count(); }
-  void on_train_step_end(Trainer&, const Batch&, const StepOutput&) override { count(); }
-  void on_gradients_ready(Trainer&) override { count(); }
-  void on_train_update_end(Trainer&) override { count(); }
-  void on_train_epoch_end(Trainer&) override { count(); }
-  void on_eval_epoch_start(Trainer&) override { count(); }
-  void on_eval_step_start(Trainer&) override { count(); }
-  void on_eval_step_end(Trainer&, const Batch&, const StepOutput&) override { count(); }
-  void on_eval_epoch_end(Trainer&) override { count(); }
-  void on_training_run_epoch_end(Trainer&) override { count(); }
-  void on_training_run_end(Trainer&) override { count(); }
-  void on_evaluation_run_start(Trainer&) override { count(); }
-  void on_evaluation_run_end(Trainer&) override { count(); }
-  void on_run_exit(Trainer&) override { count(); }
+  void on_dataloaders_ready(Trainer& trainer) override { see("", trainer); }
+  void on_training_run_claim(Trainer& trainer) override { see("", trainer); }
+  void on_training_run_end(Trainer& trainer) override { see("", trainer); }
+  void on_run_exit(Trainer& trainer) override { see("", trainer); }
 
   bool has_thrown() const { return left_ <= 0; }
 
  protected:
   Phase default_phase() const override { return Phase::last; }
-
- private:
-  void count() {
+  void see(const std::string&, Trainer&) override {
     if (left_ > 0 && --left_ == 0) throw Error("thrown at an event");
   }
 
-  int left_;
-};
-
-/// Requests a stop after an update.
-class StopAfter : public Callback {
- public:
-  explicit StopAfter(int64_t num_updates) : num_updates_(num_updates) {}
-  void on_train_update_end(Trainer& trainer) override {
-    if (trainer.num_updates() != num_updates_) return;
-    trainer.save_training_state(folder);
-    trainer.request_stop();
-  }
-  std::filesystem::path folder;
-
- protected:
-  Phase default_phase() const override { return Phase::last; }
-
  private:
-  int64_t num_updates_;
+  int left_;
 };
 
 class CallbackContractTest : public ::testing::TestWithParam<EveryCallback> {
@@ -143,21 +113,21 @@ TEST_P(CallbackContractTest, ARunResumedInMidEpochEndsInTheSameWeights) {
   TemporaryFolder of_whole;
   auto whole = toy_in(of_whole.path());
   whole->trainer.train(contract_run());
-  const std::string whole_state = c10::str(callback_->state_dict().to_ivalue());
 
   torch::manual_seed(3);
   const auto saved = folder_ / "saved";
   auto interrupted = toy_in(folder_.path());
-  auto stop = std::make_shared<StopAfter>(3);
-  stop->folder = saved;
-  interrupted->trainer.callback_handler().add(stop);
+  auto save_and_stop = std::make_shared<AtUpdate>(3, [&](Trainer& trainer) {
+    trainer.save_training_state(saved);
+    trainer.request_stop();
+  });
+  save_and_stop->set_phase(Callback::Phase::last);
+  interrupted->trainer.callback_handler().add(save_and_stop);
   interrupted->trainer.train(contract_run());
 
   torch::manual_seed(77);
   auto resumed = toy_in(folder_.path());
-  auto options = contract_run();
-  options.resume_from = saved;
-  resumed->trainer.train(options);
+  resumed->trainer.train(resumed_from(saved, contract_run()));
   EXPECT_TRUE(bit_equal(resumed->model->parameters(), whole->model->parameters()));
   const auto& history = resumed->trainer.run_history();
   for (const char* metric : {"train_loss_epoch", "eval_loss_epoch"}) {

@@ -1,7 +1,6 @@
 #include "linkboy/callbacks/default_callbacks.hpp"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "linkboy/callbacks/early_stopping.hpp"
 #include "linkboy/callbacks/progress_bar.hpp"

@@ -1,15 +1,12 @@
 #include "linkboy/callbacks/early_stopping.hpp"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
-#include "linkboy/callbacks/save_training_state.hpp"
 #include "support/expect_error.hpp"
 #include "support/given_scores.hpp"
-#include "support/load_for_resume.hpp"
+#include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::early_stopping_test {
 namespace {
@@ -18,6 +15,10 @@ int64_t epochs_until_stop(const std::vector<double>& values, EarlyStoppingOption
   options.monitor = "score";
   Toy toy({std::make_shared<GivenScores>(values), std::make_shared<EarlyStopping>(options)});
   return toy.trainer.train(epochs_of_one_update(static_cast<int64_t>(values.size()))).num_epochs;
+}
+
+TrainOptions epochs(int64_t num_epochs) {
+  return {.train_dataset = toy_data(4), .num_epochs = num_epochs};
 }
 
 TEST(EarlyStoppingTest, StopsWhenTheMetricHasNotImprovedForItsPatience) {
@@ -84,33 +85,15 @@ TEST(EarlyStoppingTest, IgnoresTheWarmUpEpochs) {
 }
 
 TEST(EarlyStoppingTest, StopsImmediatelyBeyondTheDivergenceBound) {
-  const EarlyStoppingOptions options{.patience = 9, .divergence_bound = 5.0};
+  EarlyStoppingOptions options{.patience = 9, .divergence_bound = 5.0};
   EXPECT_EQ(epochs_until_stop({1.0, 5.0, 5.1, 0.1}, options), 3);
-  auto accuracy = options;
-  accuracy.greater_is_better = true;
-  accuracy.divergence_bound = 0.1;
-  EXPECT_EQ(epochs_until_stop({0.5, 0.1, 0.05, 0.9}, accuracy), 3);
+  options.greater_is_better = true;
+  options.divergence_bound = 0.1;
+  EXPECT_EQ(epochs_until_stop({0.5, 0.1, 0.05, 0.9}, options), 3);
 }
 
 TEST(EarlyStoppingTest, StopsImmediatelyAtANonFiniteValueOnRequest) {
-  const EarlyStoppingOptions options{.patience = 9, .stop_at_non_finite = true};
-  EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.1}, options), 2);
-}
-
-TEST(EarlyStoppingTest, RestoresItsCount) {
-  Toy toy;
-  EarlyStopping first({.patience = 2, .monitor = "score"});
-  first.on_training_run_start(toy.trainer);
-  for (double value : {1.0, 1.0}) {
-    toy.trainer.run_history().update_metric("score", value);
-    first.on_training_run_epoch_end(toy.trainer);
-  }
-  EarlyStopping second({.patience = 2, .monitor = "score"});
-  load_for_resume(second, first.state_dict());
-  second.on_training_run_start(toy.trainer);
-  toy.trainer.run_history().update_metric("score", 1.0);
-  second.on_training_run_epoch_end(toy.trainer);
-  EXPECT_TRUE(toy.trainer.stop_requested());
+  EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.1}, {.patience = 9, .stop_at_non_finite = true}), 2);
 }
 
 Scored stopping_early(bool reset_on_train) {
@@ -128,48 +111,33 @@ TEST(EarlyStoppingTest, ANewRunForgetsTheBestValueAndTheCountOfThePreviousRun) {
 
 /// Makes two runs. The second one resumes from the state at the end of the first, with the same
 /// history. Returns its number of epochs.
-template <class C>
-int64_t epochs_after_resume(const std::function<std::shared_ptr<C>()>& make_callback,
-                            const std::vector<double>& before, const std::vector<double>& after) {
+int64_t epochs_after_resume(EarlyStoppingOptions options, const std::vector<double>& before,
+                            const std::vector<double>& after, int64_t patience_after_resume) {
   const TemporaryFolder folder;
-  const auto run = [&](const std::vector<double>& scores, int64_t from, auto resume) {
-    auto next = std::make_shared<std::size_t>(0);
-    Toy toy({make<LambdaCallback>({.on_training_run_epoch_end =
-                                       [&scores, next](Trainer& trainer) {
-                                         trainer.run_history().update_metric("score",
-                                                                             scores.at((*next)++));
-                                       }}),
-             make_callback(), make<SaveTrainingState>({.directory = folder / "states"})});
-    return toy.trainer
-        .train({.train_dataset = toy_data(4),
-                .num_epochs = from + static_cast<int64_t>(scores.size()),
-                .per_device_batch_size = 4,
-                .resume_from = resume})
-        .num_epochs;
+  options.monitor = "score";
+  const auto run = [&](const std::vector<double>& scores, TrainOptions train_options) {
+    Toy toy({std::make_shared<GivenScores>(scores), std::make_shared<EarlyStopping>(options),
+             make<SaveTrainingState>({.directory = folder / "states"})});
+    return toy.trainer.train(train_options).num_epochs;
   };
-  const auto done = run(before, 0, std::optional<std::filesystem::path>());
-  return run(after, done, std::optional<std::filesystem::path>(folder / "states" / "latest")) -
-         done;
+  const auto done = run(before, epochs_of_one_update(std::ssize(before)));
+  options.patience = patience_after_resume;
+  const auto num_epochs = done + std::ssize(after);
+  return run(after, resumed_from(folder / "states", epochs_of_one_update(num_epochs))) - done;
 }
-
-std::shared_ptr<EarlyStopping> patience_of_three() {
-  return make<EarlyStopping>({.patience = 3, .monitor = "score"});
+int64_t epochs_after_resume(const EarlyStoppingOptions& options, const std::vector<double>& before,
+                            const std::vector<double>& after) {
+  return epochs_after_resume(options, before, after, options.patience);
 }
 
 TEST(EarlyStoppingTest, ARunThatItStoppedDoesNotTrainWhenResumed) {
-  const std::vector<double> worse{1.0, 2.0, 2.0, 2.0};
-  EXPECT_EQ(epochs_after_resume<EarlyStopping>(patience_of_three, worse, {3.0, 3.0}), 0);
-  const auto bounded = [] {
-    return make<EarlyStopping>({.divergence_bound = 5.0, .monitor = "score"});
-  };
-  EXPECT_EQ(epochs_after_resume<EarlyStopping>(bounded, {1.0, 9.0}, {1.0, 1.0}), 0);
+  EXPECT_EQ(epochs_after_resume({.patience = 3}, {1.0, 2.0, 2.0, 2.0}, {3.0, 3.0}), 0);
+  EXPECT_EQ(epochs_after_resume({.divergence_bound = 5.0}, {1.0, 9.0}, {1.0, 1.0}), 0);
 }
 
 TEST(EarlyStoppingTest, AResumedRunIgnoresTheWarmUpEpochs) {
-  const auto bounded = [] {
-    return make<EarlyStopping>({.warmup_epochs = 3, .divergence_bound = 5.0, .monitor = "score"});
-  };
-  EXPECT_EQ(epochs_after_resume<EarlyStopping>(bounded, {9.0}, {9.0, 9.0, 1.0}), 3);
+  const EarlyStoppingOptions options{.warmup_epochs = 3, .divergence_bound = 5.0};
+  EXPECT_EQ(epochs_after_resume(options, {9.0}, {9.0, 9.0, 1.0}), 3);
 }
 
 // The second run tries to resume but fails at its start. The third one does not resume.
@@ -185,16 +153,12 @@ TEST(EarlyStoppingTest, AStateLoadedForAnotherRunIsForgotten) {
                 .on_training_run_epoch_end =
                     [](Trainer& trainer) { trainer.run_history().update_metric("score", 1.0); }}),
            stopping});
-  TrainOptions options{.train_dataset = toy_data(4), .num_epochs = 2};
-  toy.trainer.train(options);
+  toy.trainer.train(epochs(2));
   toy.trainer.save_training_state(folder.path());
   fails = true;
-  options.resume_from = folder.path();
-  EXPECT_ERROR(toy.trainer.train(options), "no room");
+  EXPECT_ERROR(toy.trainer.train(resumed_from(folder.path(), epochs(2))), "no room");
   fails = false;
-  options.resume_from = {};
-  options.num_epochs = 9;
-  EXPECT_EQ(toy.trainer.train(options).num_epochs, 3);
+  EXPECT_EQ(toy.trainer.train(epochs(9)).num_epochs, 3);
 }
 
 TEST(EarlyStoppingTest, EvaluationsByOtherCallbacksDoNotCount) {
@@ -202,46 +166,25 @@ TEST(EarlyStoppingTest, EvaluationsByOtherCallbacksDoNotCount) {
                {.on_training_run_epoch_end =
                     [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "test_"}); }}),
            std::make_shared<EarlyStopping>()});
-  TrainOptions options{.train_dataset = toy_data(4), .num_epochs = 4, .eval_dataset = toy_data(4)};
+  TrainOptions options = epochs(4);
+  options.eval_dataset = toy_data(4);
   options.evaluate_every_n_epochs = 3;
   EXPECT_EQ(toy.trainer.train(options).num_epochs, 4);
 }
 
 TEST(EarlyStoppingTest, ALargerPatienceLetsAStoppedRunContinue) {
-  int64_t patience = 1;
-  const std::function<std::shared_ptr<EarlyStopping>()> growing = [&] {
-    return make<EarlyStopping>({.patience = patience++, .monitor = "score"});
-  };
-  EXPECT_EQ(epochs_after_resume<EarlyStopping>(growing, {1.0, 2.0}, {0.5, 0.4}), 2);
+  EXPECT_EQ(epochs_after_resume({.patience = 1}, {1.0, 2.0}, {0.5, 0.4}, 2), 2);
 }
 
-TEST(EarlyStoppingTest, AResumedRunCountsEarlierNaNs) {
-  EXPECT_EQ(epochs_after_resume<EarlyStopping>(patience_of_three, {NAN, NAN}, {NAN, NAN, NAN, NAN}),
-            1);
+TEST(EarlyStoppingTest, RestoresItsCount) {
+  EXPECT_EQ(epochs_after_resume({.patience = 2}, {1.0, 1.0}, {1.0, 1.0}), 1);
+  EXPECT_EQ(epochs_after_resume({.patience = 3}, {NAN, NAN}, {NAN, NAN, NAN, NAN}), 1);
 }
 
 TEST(EarlyStoppingTest, ResetOnTrainFalseKeepsTheBestValueAndTheCount) {
   Scored scored = stopping_early(false);
   EXPECT_EQ(scored.train({1.0, 1.0}), 2);
   EXPECT_EQ(scored.train({2.0, 0.0}), 1);
-}
-
-TEST(EarlyStoppingTest, AResumedRunKeepsTheCountIfNoValueWasFinite) {
-  const TemporaryFolder folder;
-  const auto never_finite = [] {
-    return make<LambdaCallback>({.on_training_run_epoch_end = [](Trainer& trainer) {
-      trainer.run_history().update_metric("score", NAN);
-    }});
-  };
-  const EarlyStoppingOptions stopping{.patience = 3, .monitor = "score"};
-  TrainOptions options{.train_dataset = toy_data(4), .num_epochs = 2};
-  Toy first({never_finite(), std::make_shared<EarlyStopping>(stopping)});
-  first.trainer.train(options);
-  first.trainer.save_training_state(folder.path());
-  Toy second({never_finite(), std::make_shared<EarlyStopping>(stopping)});
-  options.num_epochs = 9;
-  options.resume_from = folder.path();
-  EXPECT_EQ(second.trainer.train(options).num_epochs, 3);
 }
 
 }  // namespace

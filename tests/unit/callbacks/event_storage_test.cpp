@@ -6,12 +6,11 @@
 #include <torch/torch.h>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
-#include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/schedulers/step_scheduler.hpp"
 #include "support/expect_error.hpp"
 #include "support/keep_losses.hpp"
+#include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::event_storage_test {
 namespace {
@@ -61,8 +60,7 @@ TEST(EventStorageTest, AcceptsValuesFromOtherCallbacks) {
 
 TEST(EventStorageTest, KeepsOnlyTheValuesOfItsWindow) {
   const auto storage = make<EventStorage>({.window = 2});
-  Toy toy({storage});
-  toy.trainer.train(toy_options());
+  Toy(CallbackList{storage}).trainer.train(toy_options());
   EXPECT_EQ(storage->values("train_loss", 100).numel(), 2);
   EXPECT_EQ(numbers(storage->updates("train_loss", 100)), (std::vector<double>{2, 3}));
 }
@@ -79,13 +77,11 @@ TEST(EventStorageTest, AResumedRunContinuesWithTheSavedValues) {
   const TemporaryFolder folder;
   const auto whole = make<EventStorage>();
   Toy(CallbackList{whole}).trainer.train(toy_options(2));
-  Toy first({make<EventStorage>(), make<SaveTrainingState>({.directory = folder / "states"})});
+  Toy first({make<EventStorage>(), saving_in(folder / "states")});
   first.trainer.train(toy_options(1));
   const auto resumed = make<EventStorage>();
   Toy second({resumed});
-  TrainOptions options = toy_options(2);
-  options.resume_from = folder / "states" / "latest";
-  second.trainer.train(options);
+  second.trainer.train(resumed_from(folder / "states" / "latest", toy_options(2)));
   for (const std::string& name : whole->names()) {
     EXPECT_EQ(numbers(resumed->values(name, 100)), numbers(whole->values(name, 100))) << name;
     EXPECT_EQ(numbers(resumed->updates(name, 100)), numbers(whole->updates(name, 100))) << name;
@@ -104,14 +100,12 @@ TEST(EventStorageTest, AnUnknownNameIsAnErrorThatListsTheNames) {
 
 TEST(EventStorageTest, ARunResumedFromAStateWithoutItsValuesStartsEmptyAndKeepsTheUpdateNumbers) {
   const TemporaryFolder folder;
-  Toy plain({make<SaveTrainingState>({.directory = folder / "states"})});
+  Toy plain({saving_in(folder / "states")});
   plain.trainer.train(toy_options());
   const auto storage = make<EventStorage>();
   Toy toy({storage});
   toy.trainer.train(toy_options());  // leaves values behind
-  TrainOptions options = toy_options(2);
-  options.resume_from = folder / "states" / "latest";
-  toy.trainer.train(options);
+  toy.trainer.train(resumed_from(folder / "states" / "latest", toy_options(2)));
   EXPECT_EQ(numbers(storage->updates("train_loss", 100)), (std::vector<double>{4, 5, 6}));
 }
 

@@ -1,9 +1,9 @@
 #include "linkboy/callbacks/fast_dev_run.hpp"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "linkboy/callbacks/early_stopping.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
@@ -41,37 +41,29 @@ TEST(FastDevRunTest, RunsEveryEventOnce) {
 }
 
 TEST(FastDevRunTest, LimitsTheLoaderThatAnotherCallbackSets) {
-  class Replace : public Callback {
-   public:
-    void on_dataloaders_ready(Trainer& trainer) override {
-      if (!trainer.train_dataloader()) return;
-      trainer.set_train_dataloader(make_data_loader(toy_data(800), {.batch_size = 8}));
-    }
-  };
-  Toy toy({std::make_shared<Replace>(), std::make_shared<FastDevRun>(2)});
+  const auto replace = make<LambdaCallback>({.on_dataloaders_ready = [](Trainer& trainer) {
+    trainer.set_train_dataloader(make_data_loader(toy_data(800), {.batch_size = 8}));
+  }});
+  Toy toy({replace, std::make_shared<FastDevRun>(2)});
   EXPECT_EQ(toy.trainer.train(many_epochs()).num_updates, 2);
   EXPECT_EQ(toy.trainer.train(many_epochs()).num_updates, 2);
 }
 
 TEST(FastDevRunTest, RunsTheRequestedNumberOfBatches) {
-  class Count : public Callback {
-   public:
-    void on_train_step_start(Trainer&) override { ++num_train; }
-    void on_eval_step_start(Trainer&) override { ++num_eval; }
-    int num_train = 0;
-    int num_eval = 0;
-  };
-  auto count = std::make_shared<Count>();
-  Toy toy({count, std::make_shared<FastDevRun>(3)});
+  int num_train = 0;
+  int num_eval = 0;
+  Toy toy({make<LambdaCallback>({.on_train_step_start = [&](Trainer&) { ++num_train; },
+                                 .on_eval_step_start = [&](Trainer&) { ++num_eval; }}),
+           std::make_shared<FastDevRun>(3)});
   TrainOptions options = many_epochs();
   options.gradient_accumulation_steps = 2;
   EXPECT_EQ(toy.trainer.train(options).num_updates, 2);
-  EXPECT_EQ(count->num_train, 3);
-  EXPECT_EQ(count->num_eval, 3);
+  EXPECT_EQ(num_train, 3);
+  EXPECT_EQ(num_eval, 3);
   toy.trainer.train(options);  // every run is limited
-  EXPECT_EQ(count->num_train, 6);
+  EXPECT_EQ(num_train, 6);
   toy.trainer.evaluate({.dataset = toy_data(20), .per_device_batch_size = 2});
-  EXPECT_EQ(count->num_eval, 9);
+  EXPECT_EQ(num_eval, 9);
 }
 
 TEST(FastDevRunTest, EvaluatesEvenIfTheRunWouldEvaluateLater) {

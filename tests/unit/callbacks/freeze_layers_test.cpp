@@ -7,28 +7,38 @@
 
 #include <cmath>
 #include <map>
-#include <memory>
-#include <string>
-#include <vector>
 
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
+#include "support/matchers.hpp"
 #include "support/nested_net.hpp"
+#include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::freeze_layers_test {
 namespace {
 
-using torch::nn::Sequential;
+/// Returns a freezer that has frozen all layer groups except the last.
+std::shared_ptr<ModelFreezer> freezer_of(const Model& model, const FreezeOptions& options = {},
+                                         bool freeze_batch_norms = false) {
+  auto freezer = std::make_shared<ModelFreezer>(
+      model, ModelFreezerOptions{.freeze_batch_norms = freeze_batch_norms});
+  freezer->freeze(options);
+  return freezer;
+}
+
+std::shared_ptr<torch::optim::SGD> sgd_of(const ModelFreezer& freezer) {
+  return std::make_shared<torch::optim::SGD>(freezer.get_trainable_parameters(), 0.1);
+}
 
 TEST(FineTuningTest, FrozenParametersNeitherChangeNorGetOptimizerState) {
   NestedNet net;
-  ModelFreezer freezer(net, {.freeze_batch_norms = true});
-  freezer.freeze();
+  freezer_of(net, {}, /*freeze_batch_norms=*/true);
   auto optimizer = std::make_shared<torch::optim::AdamW>(
       net->parameters(), torch::optim::AdamWOptions(0.01).weight_decay(0.1));
-  QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
-                       {.callbacks = {}, .accelerator = {.device = "cpu"}});
+  auto trainer = cpu_trainer(net, {}, optimizer);
   const auto before = copies_of(net->parameters());
   trainer.train(fine_tuning_run(2));
   const auto after = net->parameters();
@@ -41,16 +51,12 @@ TEST(FineTuningTest, FrozenParametersNeitherChangeNorGetOptimizerState) {
 
 TEST(FineTuningTest, RunningStatisticsOfFrozenLayersDoNotChange) {
   for (const bool keeps_modes : {false, true}) {
+    SCOPED_TRACE(keeps_modes);
     NestedNet net;
-    auto freezer =
-        std::make_shared<ModelFreezer>(net, ModelFreezerOptions{.freeze_batch_norms = true});
-    freezer->freeze({.set_modules_as_eval = true});
+    const auto freezer = freezer_of(net, {.set_modules_as_eval = true}, true);
     CallbackList callbacks;
     if (keeps_modes) callbacks.push_back(std::make_shared<FreezeLayers>(freezer));
-    QuietTrainer trainer(
-        net, torch::nn::CrossEntropyLoss(),
-        std::make_shared<torch::optim::SGD>(freezer->get_trainable_parameters(), 0.1),
-        {.callbacks = callbacks, .accelerator = {.device = "cpu"}});
+    auto trainer = cpu_trainer(net, callbacks, sgd_of(*freezer));
     const auto before = copies_of(net->buffers());
     auto options = fine_tuning_run(2);
     options.eval_dataset = toy_data(6);
@@ -61,21 +67,12 @@ TEST(FineTuningTest, RunningStatisticsOfFrozenLayersDoNotChange) {
 }
 
 TEST(FineTuningTest, FrozenLayersStayInEvaluationModeAfterACallOfTrain) {
-  class TrainsTheModel : public Callback {
-   public:
-    void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-      trainer.model().train();
-    }
-  };
   NestedNet net;
-  auto freezer =
-      std::make_shared<ModelFreezer>(net, ModelFreezerOptions{.freeze_batch_norms = true});
-  freezer->freeze({.set_modules_as_eval = true});
-  QuietTrainer trainer(
-      net, torch::nn::CrossEntropyLoss(),
-      std::make_shared<torch::optim::SGD>(freezer->get_trainable_parameters(), 0.1),
-      {.callbacks = {std::make_shared<TrainsTheModel>(), std::make_shared<FreezeLayers>(freezer)},
-       .accelerator = {.device = "cpu"}});
+  const auto freezer = freezer_of(net, {.set_modules_as_eval = true}, true);
+  const auto train_the_model = make<LambdaCallback>(
+      {.on_train_step_end = [](Trainer& trainer, auto&, auto&) { trainer.model().train(); }});
+  auto trainer = cpu_trainer(net, {train_the_model, std::make_shared<FreezeLayers>(freezer)},
+                             sgd_of(*freezer));
   const auto before = copies_of(net->buffers());
   trainer.train(fine_tuning_run(1));
   EXPECT_TRUE(bit_equal(before, net->buffers()));
@@ -83,12 +80,11 @@ TEST(FineTuningTest, FrozenLayersStayInEvaluationModeAfterACallOfTrain) {
 
 TEST(FineTuningTest, AGroupAddedBetweenRunsFollowsTheSchedule) {
   auto model = toy_model();
-  ModelFreezer freezer(model);
-  freezer.freeze();
-  auto optimizer = std::make_shared<torch::optim::SGD>(freezer.get_trainable_parameters(),
-                                                       torch::optim::SGDOptions(0.1).momentum(0.9));
-  LrTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                    {.callbacks = {}, .accelerator = {.device = "cpu"}});
+  const auto freezer = freezer_of(model);
+  const auto options_of = [](double lr) { return torch::optim::SGDOptions(lr).momentum(0.9); };
+  auto optimizer =
+      std::make_shared<torch::optim::SGD>(freezer->get_trainable_parameters(), options_of(0.1));
+  auto trainer = cpu_trainer<LrTrainer>(model, {}, optimizer);
   auto options = fine_tuning_run(1);  // four updates
   options.create_scheduler_fn = cosine({.min_lr = 0.0});
   const auto start = copies_of(model->parameters());
@@ -96,10 +92,10 @@ TEST(FineTuningTest, AGroupAddedBetweenRunsFollowsTheSchedule) {
   EXPECT_TRUE(torch::equal(start[0], model->parameters()[0]));
   EXPECT_FALSE(torch::equal(start[2], model->parameters()[2]));
 
-  for (const auto& [group, parameters] : freezer.unfreeze()) {
+  for (const auto& [group, parameters] : freezer->unfreeze()) {
     EXPECT_EQ(group, 0);
-    optimizer->add_param_group({parameters, std::make_unique<torch::optim::SGDOptions>(
-                                                torch::optim::SGDOptions(0.02).momentum(0.9))});
+    optimizer->add_param_group(
+        {parameters, std::make_unique<torch::optim::SGDOptions>(options_of(0.02))});
   }
   trainer.lrs.clear();
   options.num_epochs = 2;
@@ -120,17 +116,8 @@ TEST(FineTuningTest, AGroupAddedBetweenRunsFollowsTheSchedule) {
 /// The nested net with all layers frozen except the output. Two parts are unfrozen later.
 struct GradualRun {
   explicit GradualRun(CallbackList more = {})
-      : freezer(all_but_the_output_frozen(net)),
-        optimizer(std::make_shared<torch::optim::AdamW>(freezer->get_trainable_parameters(),
-                                                        torch::optim::AdamWOptions(0.02))),
-        trainer(
-            net, torch::nn::CrossEntropyLoss(), optimizer,
-            {.callbacks = with_freeze_layers(std::move(more)), .accelerator = {.device = "cpu"}}) {}
-
-  static std::shared_ptr<ModelFreezer> all_but_the_output_frozen(const NestedNet& net) {
-    auto freezer = std::make_shared<ModelFreezer>(net);
-    freezer->freeze({.set_modules_as_eval = true});
-    return freezer;
+      : trainer(cpu_trainer<LrTrainer>(net, with_freeze_layers(std::move(more)), optimizer)) {
+    options.create_scheduler_fn = cosine();
   }
 
   CallbackList with_freeze_layers(CallbackList callbacks) const {
@@ -140,51 +127,37 @@ struct GradualRun {
     return callbacks;
   }
 
-  TrainOptions options() const {
-    auto options = fine_tuning_run(4);
-    options.create_scheduler_fn = cosine();
-    return options;
-  }
-
   NestedNet net;
-  std::shared_ptr<ModelFreezer> freezer;
-  std::shared_ptr<torch::optim::AdamW> optimizer;
+  std::shared_ptr<ModelFreezer> freezer = freezer_of(net, {.set_modules_as_eval = true});
+  std::shared_ptr<torch::optim::AdamW> optimizer = std::make_shared<torch::optim::AdamW>(
+      freezer->get_trainable_parameters(), torch::optim::AdamWOptions(0.02));
   LrTrainer trainer;
+  TrainOptions options = fine_tuning_run(4);
 };
 
 TEST(FreezeLayersTest, UnfreezesLayersAtTheGivenEpochs) {
-  class KeepStates : public Callback {
-   public:
-    explicit KeepStates(std::vector<std::string>* seen) : seen_(seen) {}
-    void on_train_epoch_end(Trainer& trainer) override {
-      std::string moved;
-      const auto now = trainer.model().named_tensors();
-      for (const auto& [name, tensor] : now) {
-        if (before_.contains(name) && !torch::equal(before_.at(name), tensor)) moved += name + " ";
-      }
-      seen_->push_back(moved);
-      keep(trainer);
+  std::map<std::string, at::Tensor> before;
+  const auto keep_weights = [&](Trainer& trainer) {
+    for (const std::string name : {"input.weight", "block.linear.weight", "output.weight"}) {
+      before[name] = trainer.model().state_dict().get_tensor(name).clone();
     }
-    void on_training_run_start(Trainer& trainer) override { keep(trainer); }
-
-   private:
-    void keep(Trainer& trainer) {
-      for (const std::string name : {"input.weight", "block.linear.weight", "output.weight"}) {
-        before_[name] = trainer.model().state_dict().get_tensor(name).clone();
-      }
-    }
-    std::map<std::string, at::Tensor> before_;
-    std::vector<std::string>* seen_;
   };
-  std::vector<std::string> seen;
-  GradualRun run({std::make_shared<KeepStates>(&seen)});
-  run.trainer.train(run.options());
-  EXPECT_EQ(seen, (std::vector<std::string>{"output.weight ", "block.linear.weight output.weight ",
-                                            "input.weight block.linear.weight output.weight ",
-                                            "input.weight block.linear.weight output.weight "}));
-  EXPECT_EQ(run.trainer.lines,
-            (std::vector<std::string>{"Unfreezing layer groups -2 to -1 in epoch 2",
-                                      "Unfreezing layer groups 0 to 0 in epoch 3"}));
+  std::vector<std::string> moved;
+  const auto find_moved_weights = [&](Trainer& trainer) {
+    std::string& names = moved.emplace_back();
+    for (const auto& [name, tensor] : trainer.model().named_tensors()) {
+      if (before.contains(name) && !torch::equal(before.at(name), tensor)) names += name + " ";
+    }
+    keep_weights(trainer);
+  };
+  GradualRun run({make<LambdaCallback>(
+      {.on_training_run_start = keep_weights, .on_train_epoch_end = find_moved_weights})});
+  run.trainer.train(run.options);
+  EXPECT_THAT(moved, ElementsAre("output.weight ", "block.linear.weight output.weight ",
+                                 "input.weight block.linear.weight output.weight ",
+                                 "input.weight block.linear.weight output.weight "));
+  EXPECT_THAT(run.trainer.lines, ElementsAre("Unfreezing layer groups -2 to -1 in epoch 2",
+                                             "Unfreezing layer groups 0 to 0 in epoch 3"));
   EXPECT_EQ(modules_in_eval(*run.net), Names{});
   ASSERT_EQ(run.optimizer->param_groups().size(), 3U);
   EXPECT_EQ(run.optimizer->param_groups()[1].params().size(), 4U);
@@ -193,7 +166,7 @@ TEST(FreezeLayersTest, UnfreezesLayersAtTheGivenEpochs) {
   EXPECT_EQ(run.trainer.lrs[0], (std::vector<double>{0.02, 0.02, 0.005}));
   EXPECT_NEAR(run.trainer.lrs[8][2] / run.trainer.lrs[8][0], 0.25, 1e-3);
 
-  run.trainer.train(run.options());  // does not add a group or freeze layers again
+  run.trainer.train(run.options);  // does not add a group or freeze layers again
   EXPECT_EQ(run.optimizer->param_groups().size(), 3U);
   EXPECT_EQ(frozen_names(*run.net), Names{});
 }
@@ -203,10 +176,9 @@ TEST(FreezeLayersTest, GraphModeRecordsAgainAfterUnfreezing) {
   std::vector<std::vector<torch::Tensor>> weights;
   for (const auto mode : {ExecutionMode::eager, ExecutionMode::graph}) {
     GradualRun run;
-    auto options = run.options();
-    options.execution_mode = mode;
+    run.options.execution_mode = mode;
     torch::manual_seed(1);
-    run.trainer.train(options);
+    run.trainer.train(run.options);
     weights.push_back(copies_of(run.net->parameters()));
   }
   EXPECT_TRUE(bit_equal(weights[0], weights[1]));
@@ -214,11 +186,9 @@ TEST(FreezeLayersTest, GraphModeRecordsAgainAfterUnfreezing) {
 
 TEST(FreezeLayersTest, KeepsParametersInTheirGroup) {
   auto model = toy_model();
-  auto freezer = std::make_shared<ModelFreezer>(model);
-  freezer->freeze();
+  const auto freezer = freezer_of(model);
   auto optimizer = toy_sgd(model);
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                       {.callbacks = {}, .accelerator = {.device = "cpu"}});
+  auto trainer = cpu_trainer(model, {}, optimizer);
   trainer.train(fine_tuning_run(1));
   trainer.callback_handler().add(make<FreezeLayers>(freezer, {{{.from_index = 0}}}));
   trainer.train(fine_tuning_run(1));
@@ -228,16 +198,13 @@ TEST(FreezeLayersTest, KeepsParametersInTheirGroup) {
 
 TEST(FreezeLayersTest, AddsGroupsToTheOptimizerAlsoIfItIsAddedBetweenRuns) {
   auto model = toy_model();
-  auto freezer = std::make_shared<ModelFreezer>(model);
-  freezer->freeze();
-  auto optimizer = std::make_shared<torch::optim::SGD>(freezer->get_trainable_parameters(), 0.1);
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                       {.callbacks = {}, .accelerator = {.device = "cpu"}});
+  const auto freezer = freezer_of(model);
+  auto trainer = cpu_trainer(model, {}, sgd_of(*freezer));
   trainer.train(fine_tuning_run(1));
   trainer.callback_handler().add(make<FreezeLayers>(freezer, {{{.from_index = 0, .lr = 0.5}}}));
   const auto before = copies_of(model->parameters());
   trainer.train(fine_tuning_run(1));
-  EXPECT_EQ(get_param_group_field(*optimizer, ParamGroupField::lr),
+  EXPECT_EQ(get_param_group_field(*trainer.optimizer(), ParamGroupField::lr),
             (std::vector<double>{0.1, 0.5}));
   EXPECT_FALSE(torch::equal(before[0], model->parameters()[0]));
 }
@@ -245,25 +212,19 @@ TEST(FreezeLayersTest, AddsGroupsToTheOptimizerAlsoIfItIsAddedBetweenRuns) {
 // In LibTorch 2.15, add_param_group treats Adam's default of 0.001 as not set.
 TEST(FreezeLayersTest, AStepCanUseTheDefaultLearningRateOfTheOptimizer) {
   auto model = toy_model();
-  auto freezer = std::make_shared<ModelFreezer>(model);
-  freezer->freeze();
-  auto optimizer = std::make_shared<torch::optim::Adam>(freezer->get_trainable_parameters(),
-                                                        torch::optim::AdamOptions(0.1));
-  QuietTrainer trainer(
-      model, torch::nn::CrossEntropyLoss(), optimizer,
-      {.callbacks = {make<FreezeLayers>(freezer, {{{.from_index = 0, .lr = 0.001}}})},
-       .accelerator = {.device = "cpu"}});
+  const auto freezer = freezer_of(model);
+  auto trainer =
+      cpu_trainer(model, {make<FreezeLayers>(freezer, {{{.from_index = 0, .lr = 0.001}}})},
+                  std::make_shared<torch::optim::Adam>(freezer->get_trainable_parameters(), 0.1));
   trainer.train(fine_tuning_run(1));
-  EXPECT_EQ(get_param_group_field(*optimizer, ParamGroupField::lr),
+  EXPECT_EQ(get_param_group_field(*trainer.optimizer(), ParamGroupField::lr),
             (std::vector<double>{0.1, 0.001}));
 }
 
 TEST(FreezeLayersTest, EvaluatesWithoutAnOptimizer) {
   auto model = toy_model();
-  auto freezer = std::make_shared<ModelFreezer>(model);
-  freezer->freeze();
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), nullptr,
-                       {.callbacks = {make<FreezeLayers>(freezer, {{{.epoch = 1}}})},
+                       {.callbacks = {make<FreezeLayers>(freezer_of(model), {{{.epoch = 1}}})},
                         .accelerator = {.device = "cpu"}});
   EXPECT_EQ(trainer.evaluate({.dataset = toy_data(6)}).count("evaluation_loss"), 1U);
 }
@@ -273,18 +234,16 @@ TEST(FreezeLayersTest, ARunResumesBitIdenticallyBeforeAndAfterEachStep) {
   const TemporaryFolder folder;
   GradualRun whole;
   torch::manual_seed(1);
-  whole.trainer.train(whole.options());
+  whole.trainer.train(whole.options);
   // An epoch has four updates: saves in the middle of epochs 1, 2 and 3, and at the end of epoch 1.
   for (const int64_t update : {2, 4, 6, 11}) {
     const auto directory = folder / std::to_string(update);
     GradualRun first({std::make_shared<SaveOnce>(directory, update)});
     torch::manual_seed(1);
-    auto options = first.options();
-    first.trainer.train(options);
+    first.trainer.train(first.options);
 
     GradualRun second;
-    options.resume_from = directory;
-    second.trainer.train(options);
+    second.trainer.train(resumed_from(directory, first.options));
     EXPECT_TRUE(bit_equal(whole.net->parameters(), second.net->parameters())) << update;
     EXPECT_TRUE(bit_equal(whole.net->buffers(), second.net->buffers())) << update;
     EXPECT_EQ(frozen_names(*second.net), Names{});
@@ -294,29 +253,24 @@ TEST(FreezeLayersTest, ARunResumesBitIdenticallyBeforeAndAfterEachStep) {
 TEST(FineTuningTest, ARunWithAnAddedGroupResumesBitIdentically) {
   const SingleThread single_thread;
   const TemporaryFolder folder;
-  const auto unfrozen_trainer = [](Sequential& model) {
-    ModelFreezer freezer(model);
-    freezer.freeze();
+  const auto unfrozen_trainer = [](torch::nn::Sequential& model) {
+    const auto freezer = freezer_of(model);
     auto optimizer =
-        std::make_shared<torch::optim::AdamW>(freezer.get_trainable_parameters(), 0.01);
-    for (const auto& entry : freezer.unfreeze()) {
-      optimizer->add_param_group(
-          {entry.second, std::make_unique<torch::optim::AdamWOptions>(1e-3)});
+        std::make_shared<torch::optim::AdamW>(freezer->get_trainable_parameters(), 0.01);
+    for (const auto& [group, parameters] : freezer->unfreeze()) {
+      optimizer->add_param_group({parameters, std::make_unique<torch::optim::AdamWOptions>(1e-3)});
     }
-    return std::make_unique<QuietTrainer>(
-        model, torch::nn::CrossEntropyLoss(), optimizer,
-        TrainerOptions{.callbacks = {}, .accelerator = {.device = "cpu"}});
+    return cpu_trainer(model, {}, optimizer);
   };
-  auto options = fine_tuning_run(2);
   auto whole = toy_model();
   auto trainer = unfrozen_trainer(whole);
-  trainer->callback_handler().add(std::make_shared<SaveOnce>(folder.path(), 5));
+  trainer.callback_handler().add(std::make_shared<SaveOnce>(folder.path(), 5));
   torch::manual_seed(1);
-  trainer->train(options);
+  trainer.train(fine_tuning_run(2));
 
   auto resumed = toy_model();
-  options.resume_from = folder.path();
-  unfrozen_trainer(resumed)->train(options);
+  const auto options = resumed_from(folder.path(), fine_tuning_run(2));
+  unfrozen_trainer(resumed).train(options);
   EXPECT_TRUE(bit_equal(whole->parameters(), resumed->parameters()));
 
   Toy one_group;

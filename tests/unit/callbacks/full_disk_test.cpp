@@ -1,6 +1,4 @@
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
@@ -8,40 +6,29 @@
 #include "support/at_update.hpp"
 #include "support/file_size_limit.hpp"
 #include "support/given_scores.hpp"
+#include "support/matchers.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::full_disk_test {
 namespace {
 
-namespace fs = std::filesystem;
-using ::testing::Contains;
-
 // Tests each callback that writes, with a disk that is full from the first update on.
 TEST(FullDiskTest, AFullDiskDoesNotEndTheRunForAnyCallback) {
-  using Make = std::function<std::shared_ptr<Callback>(const fs::path&)>;
-  const std::vector<std::pair<std::string, Make>> writers{
-      {"the best model was not saved",
-       [](const fs::path& folder) { return make<SaveBestModel>({.path = folder / "best.pt"}); }},
-      {"the average of the weights was not saved",
-       [](const fs::path& folder) { return make<ModelEma>({.path = folder / "ema.pt"}); }},
-      {"the predictions were not saved", [](const fs::path& folder) {
-         return make<SavePredictions>({.path = folder / "predictions.pt", .every_n_epochs = 1});
-       }}};
-  for (const auto& [message, make] : writers) {
-    const TemporaryFolder folder;
+  const TemporaryFolder folder;
+  const std::vector<std::pair<std::string, std::shared_ptr<Callback>>> writers{
+      {"the best model was not saved", make<SaveBestModel>({.path = folder / "best.pt"})},
+      {"the average of the weights was not saved", make<ModelEma>({.path = folder / "ema.pt"})},
+      {"the predictions were not saved",
+       make<SavePredictions>({.path = folder / "predictions.pt", .every_n_epochs = 1})}};
+  for (const auto& [message, writer] : writers) {
     std::unique_ptr<FileSizeLimit> full_disk;
-    Toy toy({make(folder.path()), std::make_shared<AtUpdate>(1, [&](Trainer&) {
-               full_disk = std::make_unique<FileSizeLimit>(16);
-             })});
+    Toy toy({writer, std::make_shared<AtUpdate>(
+                         1, [&](Trainer&) { full_disk = std::make_unique<FileSizeLimit>(16); })});
     EXPECT_EQ(toy.trainer.train(epochs_of_two_updates(2)).num_epochs, 2);
     full_disk.reset();
-    EXPECT_TRUE(
-        std::any_of(toy.trainer.lines.begin(), toy.trainer.lines.end(),
-                    [&](const std::string& line) { return line.starts_with("ERROR: " + message); }))
-        << message;
-    EXPECT_TRUE(folder.names().empty());
+    EXPECT_THAT(toy.trainer.lines, Contains(StartsWith("ERROR: " + message)));
+    EXPECT_TRUE(folder.names().empty()) << message;
   }
 }
 

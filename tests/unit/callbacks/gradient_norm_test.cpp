@@ -2,18 +2,16 @@
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <numeric>
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
-#include <string>
-#include <vector>
 
 #include "linkboy/callbacks/gradient_norm.hpp"
-#include "linkboy/callbacks/save_training_state.hpp"
 #include "support/at_update.hpp"
+#include "support/cpu_trainer.hpp"
+#include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::gradient_norm_test {
 namespace {
@@ -39,9 +37,7 @@ class MeasureByHand : public Callback {
 };
 
 double mean(const std::vector<double>& values, std::size_t begin = 0, std::size_t count = 4) {
-  double sum = 0.0;
-  for (std::size_t i = begin; i < begin + count; ++i) sum += values[i];
-  return sum / static_cast<double>(count);
+  return std::accumulate(values.begin() + begin, values.begin() + begin + count, 0.0) / count;
 }
 
 /// Returns options with four updates per epoch.
@@ -49,77 +45,81 @@ TrainOptions run_of(int64_t num_epochs) {
   return {.train_dataset = toy_data(8), .num_epochs = num_epochs, .per_device_batch_size = 2};
 }
 
-std::shared_ptr<GradientNorm> of_parts(GradientNormParts parts) {
-  return make<GradientNorm>({.parts = parts});
+/// A run whose norms are also computed by hand.
+struct Measured {
+  explicit Measured(GradientNormParts parts = GradientNormParts::none,
+                    const CallbackList& more = {})
+      : toy({by_hand, make<GradientNorm>({.parts = parts})}) {
+    for (const auto& callback : more) toy.trainer.callback_handler().add(callback);
+  }
+
+  std::shared_ptr<MeasureByHand> by_hand = std::make_shared<MeasureByHand>();
+  Toy toy;
+};
+
+std::vector<double> values(const Trainer& trainer, const char* name) {
+  return trainer.run_history().get_metric_values(name);
+}
+double latest(const Trainer& trainer, const char* name = "train_gradient_norm") {
+  return trainer.run_history().get_latest_metric(name);
 }
 
 constexpr double kTolerance = 1e-6;
 
 TEST(GradientNormTest, RecordsMeanAndMaximumOfEachEpoch) {
-  const auto by_hand = std::make_shared<MeasureByHand>();
-  Toy toy({by_hand, std::make_shared<GradientNorm>()});
-  toy.trainer.train(run_of(2));
-  const auto means = toy.trainer.run_history().get_metric_values("train_gradient_norm");
-  const auto maxima = toy.trainer.run_history().get_metric_values("train_gradient_norm_max");
+  Measured run;
+  run.toy.trainer.train(run_of(2));
+  const auto means = values(run.toy.trainer, "train_gradient_norm");
+  const auto maxima = values(run.toy.trainer, "train_gradient_norm_max");
   ASSERT_EQ(means.size(), 2);
   ASSERT_EQ(maxima.size(), 2);
-  EXPECT_NEAR(means[0], mean(by_hand->all, 0), kTolerance);
-  EXPECT_NEAR(means[1], mean(by_hand->all, 4), kTolerance);
-  EXPECT_NEAR(maxima[0], *std::max_element(by_hand->all.begin(), by_hand->all.begin() + 4),
-              kTolerance);
-  EXPECT_NEAR(maxima[1], *std::max_element(by_hand->all.begin() + 4, by_hand->all.end()),
-              kTolerance);
+  const auto& all = run.by_hand->all;
+  for (const std::size_t epoch : {0, 1}) {
+    const auto begin = all.begin() + 4 * epoch;
+    EXPECT_NEAR(means[epoch], mean(all, 4 * epoch), kTolerance) << epoch;
+    EXPECT_NEAR(maxima[epoch], *std::max_element(begin, begin + 4), kTolerance) << epoch;
+  }
 }
 
 TEST(GradientNormTest, MeasuresBeforeClippingWithoutChangingTheUpdate) {
   Toy plain;
-  const auto by_hand = std::make_shared<MeasureByHand>();
-  Toy watched({by_hand, std::make_shared<GradientNorm>()});
-  for (Toy* toy : {&plain, &watched}) {
+  Measured watched;
+  for (Toy* toy : {&plain, &watched.toy}) {
     auto options = run_of(1);
     options.gradient_clip_norm = 1e-3;
     toy->trainer.train(options);
   }
-  EXPECT_NEAR(watched.trainer.run_history().get_latest_metric("train_gradient_norm"),
-              mean(by_hand->all), kTolerance);
-  EXPECT_TRUE(bit_equal(plain.model->parameters(), watched.model->parameters()));
+  EXPECT_NEAR(latest(watched.toy.trainer), mean(watched.by_hand->all), kTolerance);
+  EXPECT_TRUE(bit_equal(plain.model->parameters(), watched.toy.model->parameters()));
 }
 
 TEST(GradientNormTest, MeasuresTheWholeAccumulatedGradientOnce) {
-  const auto by_hand = std::make_shared<MeasureByHand>();
-  Toy toy({by_hand, std::make_shared<GradientNorm>()});
+  Measured run;
   auto options = run_of(1);
   options.gradient_accumulation_steps = 2;
-  toy.trainer.train(options);
-  ASSERT_EQ(by_hand->all.size(), 2);
-  EXPECT_NEAR(toy.trainer.run_history().get_latest_metric("train_gradient_norm"),
-              mean(by_hand->all, 0, 2), kTolerance);
+  run.toy.trainer.train(options);
+  ASSERT_EQ(run.by_hand->all.size(), 2);
+  EXPECT_NEAR(latest(run.toy.trainer), mean(run.by_hand->all, 0, 2), kTolerance);
 }
 
 TEST(GradientNormTest, RecordsTheNormOfEachModule) {
-  const auto by_hand = std::make_shared<MeasureByHand>();
-  Toy toy({by_hand, of_parts(GradientNormParts::modules)});
-  toy.trainer.train(run_of(1));
-  const auto& history = toy.trainer.run_history();
-  EXPECT_NEAR(history.get_latest_metric("train_gradient_norm_0"), mean(by_hand->first_layer),
-              kTolerance);
-  EXPECT_NEAR(history.get_latest_metric("train_gradient_norm_2"), mean(by_hand->last_layer),
-              kTolerance);
-  EXPECT_NEAR(history.get_latest_metric("train_gradient_norm"), mean(by_hand->all), kTolerance);
-  EXPECT_TRUE(history.get_metric_values("train_gradient_norm_1").empty());  // the ReLU
+  Measured run(GradientNormParts::modules);
+  run.toy.trainer.train(run_of(1));
+  const Trainer& trainer = run.toy.trainer;
+  const MeasureByHand& by_hand = *run.by_hand;
+  EXPECT_NEAR(latest(trainer, "train_gradient_norm_0"), mean(by_hand.first_layer), kTolerance);
+  EXPECT_NEAR(latest(trainer, "train_gradient_norm_2"), mean(by_hand.last_layer), kTolerance);
+  EXPECT_NEAR(latest(trainer), mean(by_hand.all), kTolerance);
+  EXPECT_TRUE(values(trainer, "train_gradient_norm_1").empty());  // the ReLU
 }
 
 TEST(GradientNormTest, AModuleCalledMaxIsNotTheMaximum) {
   torch::nn::Sequential model;
   model->push_back("max", torch::nn::Linear(4, 3));
-  QuietTrainer trainer(
-      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-      {.callbacks = {of_parts(GradientNormParts::modules)}, .accelerator = {.device = "cpu"}});
+  auto trainer = cpu_trainer(model, {make<GradientNorm>({.parts = GradientNormParts::modules})});
   trainer.train(run_of(1));
-  const auto& history = trainer.run_history();
-  EXPECT_EQ(history.get_metric_values("train_gradient_norm_max").size(), 1U);
-  EXPECT_NEAR(history.get_latest_metric("train_gradient_norm_module_max"),
-              history.get_latest_metric("train_gradient_norm"), kTolerance);
+  EXPECT_EQ(values(trainer, "train_gradient_norm_max").size(), 1U);
+  EXPECT_NEAR(latest(trainer, "train_gradient_norm_module_max"), latest(trainer), kTolerance);
 }
 
 TEST(GradientNormTest, RecordsTheNormOfEachParamGroup) {
@@ -129,16 +129,14 @@ TEST(GradientNormTest, RecordsTheNormOfEachParamGroup) {
     groups.emplace_back(model->children()[layer]->parameters(),
                         std::make_unique<torch::optim::SGDOptions>(0.1));
   }
-  const auto optimizer = std::make_shared<torch::optim::SGD>(groups, torch::optim::SGDOptions(0.1));
   const auto by_hand = std::make_shared<MeasureByHand>();
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                       {.callbacks = {by_hand, of_parts(GradientNormParts::param_groups)},
-                        .accelerator = {.device = "cpu"}});
+  auto trainer =
+      cpu_trainer(model, {by_hand, make<GradientNorm>({.parts = GradientNormParts::param_groups})},
+                  std::make_shared<torch::optim::SGD>(groups, torch::optim::SGDOptions(0.1)));
   trainer.train(run_of(1));
-  const auto& history = trainer.run_history();
-  EXPECT_NEAR(history.get_latest_metric("train_gradient_norm_group_0"), mean(by_hand->last_layer),
+  EXPECT_NEAR(latest(trainer, "train_gradient_norm_group_0"), mean(by_hand->last_layer),
               kTolerance);
-  EXPECT_NEAR(history.get_latest_metric("train_gradient_norm_group_1"), mean(by_hand->first_layer),
+  EXPECT_NEAR(latest(trainer, "train_gradient_norm_group_1"), mean(by_hand->first_layer),
               kTolerance);
 }
 
@@ -154,31 +152,30 @@ class Overflow : public Callback {
   int64_t num_calls_ = 0;
 };
 
-TEST(GradientNormTest, UpdatesSkippedInFp16AreCountedSeparately) {
+QuietTrainer fp16_trainer(CallbackList callbacks, double scale = 1024.0) {
+  callbacks.push_back(std::make_shared<GradientNorm>());
   const auto model = toy_model();
-  QuietTrainer trainer(
+  return QuietTrainer(
       model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-      {.callbacks = {std::make_shared<Overflow>(), std::make_shared<GradientNorm>()},
+      {.callbacks = std::move(callbacks),
        .accelerator = {
-           .device = "cpu", .precision = Precision::fp16, .grad_scaler = {.init_scale = 1024.0}}});
+           .device = "cpu", .precision = Precision::fp16, .grad_scaler = {.init_scale = scale}}});
+}
+
+TEST(GradientNormTest, UpdatesSkippedInFp16AreCountedSeparately) {
+  auto trainer = fp16_trainer({std::make_shared<Overflow>()});
   trainer.train(run_of(1));
-  const auto& history = trainer.run_history();
-  EXPECT_EQ(history.get_latest_metric("train_skipped_updates"), 1.0);
-  EXPECT_TRUE(std::isfinite(history.get_latest_metric("train_gradient_norm")));
-  EXPECT_TRUE(std::isfinite(history.get_latest_metric("train_gradient_norm_max")));
+  EXPECT_EQ(latest(trainer, "train_skipped_updates"), 1.0);
+  EXPECT_TRUE(std::isfinite(latest(trainer)));
+  EXPECT_TRUE(std::isfinite(latest(trainer, "train_gradient_norm_max")));
 }
 
 TEST(GradientNormTest, DividesByTheFp16Scale) {
   std::vector<double> norms;
   for (const double scale : {1.0, 1024.0}) {
-    const auto model = toy_model();
-    QuietTrainer trainer(
-        model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-        {.callbacks = {std::make_shared<GradientNorm>()},
-         .accelerator = {
-             .device = "cpu", .precision = Precision::fp16, .grad_scaler = {.init_scale = scale}}});
+    auto trainer = fp16_trainer({}, scale);
     trainer.train(run_of(1));
-    norms.push_back(trainer.run_history().get_latest_metric("train_gradient_norm"));
+    norms.push_back(latest(trainer));
   }
   EXPECT_NEAR(norms[0], norms[1], 0.01 * norms[0]);
 }
@@ -186,29 +183,23 @@ TEST(GradientNormTest, DividesByTheFp16Scale) {
 TEST(GradientNormTest, AnInfiniteGradientWithoutFp16IsRecorded) {
   Toy toy({std::make_shared<Overflow>(), std::make_shared<GradientNorm>()});
   toy.trainer.train(run_of(1));
-  const auto& history = toy.trainer.run_history();
-  EXPECT_FALSE(std::isfinite(history.get_latest_metric("train_gradient_norm")));
-  EXPECT_TRUE(history.get_metric_values("train_skipped_updates").empty());
+  EXPECT_FALSE(std::isfinite(latest(toy.trainer)));
+  EXPECT_TRUE(values(toy.trainer, "train_skipped_updates").empty());
 }
 
 TEST(GradientNormTest, AResumedEpochHasTheValuesOfAnUninterruptedOne) {
   const SingleThread single_thread;
-  Toy whole({of_parts(GradientNormParts::modules)});
-  whole.trainer.train(run_of(1));
+  Measured whole(GradientNormParts::modules);
+  whole.toy.trainer.train(run_of(1));
   for (const int64_t stop : {2, 4}) {  // mid-epoch and at the epoch's end
     const TemporaryFolder folder;
-    const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
-    Toy first({of_parts(GradientNormParts::modules), std::make_shared<SaveTrainingState>(saving),
-               stop_at(stop)});
-    first.trainer.train(run_of(1));
-    Toy second({of_parts(GradientNormParts::modules)});
-    auto options = run_of(1);
-    options.resume_from = folder / "latest";
-    second.trainer.train(options);
+    Measured first(GradientNormParts::modules, {saving_every_update(folder.path()), stop_at(stop)});
+    first.toy.trainer.train(run_of(1));
+    Measured second(GradientNormParts::modules);
+    second.toy.trainer.train(resumed_from(folder / "latest", run_of(1)));
     for (const char* name :
          {"train_gradient_norm", "train_gradient_norm_max", "train_gradient_norm_2"}) {
-      EXPECT_EQ(second.trainer.run_history().get_metric_values(name),
-                whole.trainer.run_history().get_metric_values(name))
+      EXPECT_EQ(values(second.toy.trainer, name), values(whole.toy.trainer, name))
           << name << " after " << stop;
     }
   }
@@ -216,36 +207,23 @@ TEST(GradientNormTest, AResumedEpochHasTheValuesOfAnUninterruptedOne) {
 
 TEST(GradientNormTest, AResumedEpochCountsTheSkippedUpdatesOfBothParts) {
   const TemporaryFolder folder;
-  const auto train = [](CallbackList callbacks, const TrainOptions& options) {
-    callbacks.push_back(std::make_shared<GradientNorm>());
-    const auto model = toy_model();
-    QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                         {.callbacks = std::move(callbacks),
-                          .accelerator = {.device = "cpu",
-                                          .precision = Precision::fp16,
-                                          .grad_scaler = {.init_scale = 1024.0}}});
-    trainer.train(options);
-    return trainer.run_history().get_metric_values("train_skipped_updates");
-  };
-  auto options = run_of(1);
-  train({std::make_shared<Overflow>(), stop_at(2),
-         make<SaveTrainingState>({.directory = folder.path(), .every_n_updates = 1})},
-        options);
-  options.resume_from = folder / "latest";
-  EXPECT_EQ(train({}, options), std::vector<double>{1.0});
+  auto first =
+      fp16_trainer({std::make_shared<Overflow>(), stop_at(2), saving_every_update(folder.path())});
+  first.train(run_of(1));
+  auto second = fp16_trainer({});
+  second.train(resumed_from(folder / "latest", run_of(1)));
+  EXPECT_EQ(values(second, "train_skipped_updates"), std::vector<double>{1.0});
 }
 
 TEST(GradientNormTest, ASecondRunStartsFromZeroAfterAnAbandonedOne) {
-  const auto by_hand = std::make_shared<MeasureByHand>();
-  Toy toy({by_hand, std::make_shared<GradientNorm>(), stop_at(2)});
-  toy.trainer.train(run_of(1));
-  by_hand->all.clear();
+  Measured run(GradientNormParts::none, {stop_at(2)});
+  run.toy.trainer.train(run_of(1));
+  run.by_hand->all.clear();
   auto options = run_of(1);
   options.train_dataset = toy_data(2);
-  toy.trainer.train(options);
-  ASSERT_EQ(by_hand->all.size(), 1);
-  EXPECT_NEAR(toy.trainer.run_history().get_latest_metric("train_gradient_norm"), by_hand->all[0],
-              kTolerance);
+  run.toy.trainer.train(options);
+  ASSERT_EQ(run.by_hand->all.size(), 1);
+  EXPECT_NEAR(latest(run.toy.trainer), run.by_hand->all[0], kTolerance);
 }
 
 TEST(GradientNormTest, EvaluateRecordsNothing) {

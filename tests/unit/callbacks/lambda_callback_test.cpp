@@ -1,7 +1,6 @@
 #include "linkboy/callbacks/lambda_callback.hpp"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
@@ -54,15 +53,13 @@ TEST(LambdaCallbackTest, ReceivesEveryEvent) {
   Trace of_class;
   Trace of_lambdas;
   bool stops = true;
-  auto last = std::make_shared<LambdaCallback>([&] {
-    auto functions = tracing(of_lambdas);
-    const auto say = functions.on_training_run_epoch_end;
-    functions.on_training_run_epoch_end = [&stops, say](Trainer& trainer) {
-      say(trainer);
-      if (stops) trainer.request_stop();
-    };
-    return functions;
-  }());
+  auto functions = tracing(of_lambdas);
+  functions.on_training_run_epoch_end =
+      [&, say = functions.on_training_run_epoch_end](Trainer& trainer) {
+        say(trainer);
+        if (stops) trainer.request_stop();
+      };
+  const auto last = std::make_shared<LambdaCallback>(functions);
   Toy toy({std::make_shared<TracingCallback>(of_class), last});
   const TrainOptions options{
       .train_dataset = toy_data(4), .num_epochs = 2, .eval_dataset = toy_data(4)};

@@ -3,37 +3,24 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "linkboy/callbacks/learning_rate_monitor.hpp"
-#include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/schedulers/step_scheduler.hpp"
 #include "support/at_update.hpp"
+#include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
+#include "support/matchers.hpp"
+#include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::learning_rate_monitor_test {
 namespace {
 
-/// Sets the learning rate of update k to 1 / k in every group.
-class OneOverUpdate : public Scheduler {
- public:
-  explicit OneOverUpdate(torch::optim::Optimizer& optimizer) : Scheduler(optimizer) {}
-  std::vector<double> values_at(int64_t update) const override {
-    return std::vector<double>(base_values().size(), 1.0 / static_cast<double>(update + 1));
-  }
-};
-
-/// Returns options with four updates per epoch.
+/// Returns options with four updates per epoch. The learning rate of update k is 0.1 / 2^(k - 1).
 TrainOptions scheduled(int64_t num_epochs) {
   return {.train_dataset = toy_data(8),
           .num_epochs = num_epochs,
           .per_device_batch_size = 2,
-          .create_scheduler_fn = [](torch::optim::Optimizer& optimizer, const RunConfig&) {
-            return std::make_unique<OneOverUpdate>(optimizer);
-          }};
+          .create_scheduler_fn = step_decay({.step_size = 1, .gamma = 0.5})};
 }
 
 std::vector<int64_t> updates_of(const LearningRateMonitor& monitor) {
@@ -46,7 +33,7 @@ TEST(LearningRateMonitorTest, RecordsTheRateOfTheLastUpdateOfEachEpoch) {
   Toy toy({std::make_shared<LearningRateMonitor>()});
   toy.trainer.train(scheduled(2));
   EXPECT_EQ(toy.trainer.run_history().get_metric_values("lr"),
-            (std::vector<double>{1.0 / 4, 1.0 / 8}));
+            (std::vector<double>{0.1 / 8, 0.1 / 128}));
 }
 
 TEST(LearningRateMonitorTest, NumbersTheNamesOfGroups) {
@@ -56,10 +43,9 @@ TEST(LearningRateMonitorTest, NumbersTheNamesOfGroups) {
     groups.emplace_back(model->children()[lr == 0.1 ? 0 : 2]->parameters(),
                         std::make_unique<torch::optim::SGDOptions>(lr));
   }
-  const auto optimizer = std::make_shared<torch::optim::SGD>(groups, torch::optim::SGDOptions(0.1));
-  QuietTrainer trainer(
-      model, torch::nn::CrossEntropyLoss(), optimizer,
-      {.callbacks = {std::make_shared<LearningRateMonitor>()}, .accelerator = {.device = "cpu"}});
+  auto trainer =
+      cpu_trainer(model, {std::make_shared<LearningRateMonitor>()},
+                  std::make_shared<torch::optim::SGD>(groups, torch::optim::SGDOptions(0.1)));
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
   EXPECT_EQ(trainer.run_history().get_latest_metric("lr_group_0"), 0.1);
   EXPECT_EQ(trainer.run_history().get_latest_metric("lr_group_1"), 0.2);
@@ -72,8 +58,7 @@ TEST(LearningRateMonitorTest, RecordsMomentumAndWeightDecayOnRequest) {
       model->parameters(), torch::optim::AdamWOptions(0.1).weight_decay(0.25).betas({0.75, 0.99}));
   const auto monitor = make<LearningRateMonitor>(
       {.fields = {ParamGroupField::weight_decay, ParamGroupField::momentum}});
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                       {.callbacks = {monitor}, .accelerator = {.device = "cpu"}});
+  auto trainer = cpu_trainer(model, {monitor}, optimizer);
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
   EXPECT_EQ(trainer.run_history().get_latest_metric("weight_decay"), 0.25);
   EXPECT_EQ(trainer.run_history().get_latest_metric("momentum"), 0.75);
@@ -85,7 +70,7 @@ TEST(LearningRateMonitorTest, KeepsASeriesOfEveryNthUpdate) {
   Toy toy({monitor});
   toy.trainer.train(scheduled(2));
   EXPECT_EQ(updates_of(*monitor), (std::vector<int64_t>{3, 6}));
-  EXPECT_EQ(monitor->series()[1].fields[0].values, std::vector<double>{1.0 / 6});
+  EXPECT_EQ(monitor->series()[1].fields[0].values, std::vector<double>{0.1 / 32});
 }
 
 TEST(LearningRateMonitorTest, ASecondRunStartsANewSeries) {
@@ -98,22 +83,18 @@ TEST(LearningRateMonitorTest, ASecondRunStartsANewSeries) {
 
 TEST(LearningRateMonitorTest, AResumedRunHasTheSeriesOfAnUninterruptedOne) {
   const TemporaryFolder folder;
-  const SaveTrainingStateOptions saving{.directory = folder.path(), .every_n_updates = 1};
-  const LearningRateMonitorOptions options{.every_n_updates = 2};
-  Toy first({std::make_shared<LearningRateMonitor>(options),
-             std::make_shared<SaveTrainingState>(saving), stop_at(4)});
+  const auto every_second_update = [] { return make<LearningRateMonitor>({.every_n_updates = 2}); };
+  Toy first({every_second_update(), saving_every_update(folder.path()), stop_at(4)});
   first.trainer.train(scheduled(2));
 
-  const auto monitor = std::make_shared<LearningRateMonitor>(options);
+  const auto monitor = every_second_update();
   Toy second({monitor});
-  auto resumed = scheduled(2);
-  resumed.resume_from = folder / "latest";
-  second.trainer.train(resumed);
+  second.trainer.train(resumed_from(folder / "latest", scheduled(2)));
   // After the resume, the first epoch ends without another update.
   EXPECT_EQ(second.trainer.run_history().get_metric_values("lr"),
-            (std::vector<double>{1.0 / 4, 1.0 / 8}));
-  EXPECT_EQ(updates_of(*monitor), (std::vector<int64_t>{2, 4, 6, 8}));
-  EXPECT_EQ(monitor->series()[0].fields[0].values, std::vector<double>{1.0 / 2});
+            (std::vector<double>{0.1 / 8, 0.1 / 128}));
+  EXPECT_THAT(updates_of(*monitor), ElementsAre(2, 4, 6, 8));
+  EXPECT_EQ(monitor->series()[0].fields[0].values, std::vector<double>{0.1 / 2});
 }
 
 TEST(LearningRateMonitorTest, DoesNothingInEvaluate) {
@@ -124,21 +105,16 @@ TEST(LearningRateMonitorTest, DoesNothingInEvaluate) {
 
 TEST(LearningRateMonitorTest, RejectsAFieldThatTheOptimizerLacksBeforeTheFirstUpdate) {
   const auto model = toy_model();
-  const auto optimizer = std::make_shared<torch::optim::Adagrad>(model->parameters(),
-                                                                 torch::optim::AdagradOptions(0.1));
   const auto monitor = make<LearningRateMonitor>({.fields = {ParamGroupField::momentum}});
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                       {.callbacks = {monitor}, .accelerator = {.device = "cpu"}});
+  auto trainer = cpu_trainer(model, {monitor},
+                             std::make_shared<torch::optim::Adagrad>(model->parameters(), 0.1));
   EXPECT_ERROR(trainer.train({.train_dataset = toy_data(8), .num_epochs = 1}), "no momentum");
   EXPECT_EQ(trainer.num_updates(), 0);
 }
 
-TEST(LearningRateMonitorTest, RejectsOptionsOutOfRange) {
+TEST(LearningRateMonitorTest, RejectsInvalidOptionsAndStates) {
   EXPECT_ERROR(LearningRateMonitor({.fields = {}}), "fields is empty");
   EXPECT_ERROR(LearningRateMonitor({.every_n_updates = -1}), "every_n_updates is -1");
-}
-
-TEST(LearningRateMonitorTest, RejectsAStateWhoseSeriesIsNotAList) {
   LearningRateMonitor monitor;
   StateDict state = monitor.state_dict();
   state.set("series", 3);

@@ -4,32 +4,29 @@
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <array>
 
 #include <map>
 
 #include "linkboy/callbacks/callback_factory.hpp"
 #include "linkboy/callbacks/step_based_evaluation.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
-#include "linkboy/trainer.hpp"
 #include "support/expect_error.hpp"
-#include "support/keep_losses.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::limit_batches_test {
 namespace {
 
-/// Counts the batches of training, evaluations and intermediate evaluations.
+/// The number of batches of training, evaluations and intermediate evaluations.
+using Batches = std::array<int, 3>;
+
 class CountBatches : public Callback {
  public:
-  void on_train_step_start(Trainer&) override { ++num_train; }
-  void on_train_update_end(Trainer&) override { ++num_updates; }
+  void on_train_step_start(Trainer&) override { ++count[0]; }
   void on_eval_step_start(Trainer& trainer) override {
-    trainer.is_intermediate_evaluation() ? ++num_extra : ++num_eval;
+    ++count[trainer.is_intermediate_evaluation() ? 2 : 1];
   }
-  int num_train = 0;
-  int num_updates = 0;
-  int num_eval = 0;
-  int num_extra = 0;
+  Batches count{};
 };
 
 /// Returns options with 5 training batches and 3 evaluation batches.
@@ -40,33 +37,51 @@ TrainOptions epochs(int64_t num_epochs) {
           .per_device_batch_size = 2};
 }
 
-struct Counted {
-  explicit Counted(CallbackList more) : toy(with(count, std::move(more))) {}
+/// A toy with limits that evaluates also after every third update of a run.
+struct Limited {
+  explicit Limited(std::shared_ptr<Callback> limit)
+      : toy({count, std::move(limit), make<StepBasedEvaluation>({.every_n_updates = 3})}) {}
+  explicit Limited(LimitBatchesOptions options) : Limited(make<LimitBatches>(options)) {}
 
-  static CallbackList with(std::shared_ptr<Callback> count, CallbackList more) {
-    more.push_back(std::move(count));
-    return more;
+  Batches train(const TrainOptions& options = epochs(1)) {
+    count->count = {};
+    toy.trainer.train(options);
+    return count->count;
   }
 
   std::shared_ptr<CountBatches> count = std::make_shared<CountBatches>();
   Toy toy;
 };
 
-TEST(LimitBatchesTest, LimitsTrainingAndEvaluationSeparately) {
-  Counted both({std::make_shared<LimitBatches>(2)});
-  both.toy.trainer.train(epochs(3));
-  EXPECT_EQ(both.count->num_train, 6);
-  EXPECT_EQ(both.count->num_eval, 6);
-  Counted train({make<LimitBatches>({.num_train_batches = 4})});
-  train.toy.trainer.train(epochs(1));
-  EXPECT_EQ(train.count->num_train, 4);
-  EXPECT_EQ(train.count->num_eval, 3);
-  Counted eval({make<LimitBatches>({.num_eval_batches = 1})});
+TEST(LimitBatchesTest, LimitsTrainingEvaluationAndIntermediateEvaluationSeparately) {
+  EXPECT_EQ(Limited({.num_train_batches = 4}).train(), (Batches{4, 3, 3}));
+  EXPECT_EQ(Limited(std::make_shared<LimitBatches>(2)).train(epochs(3)), (Batches{6, 6, 4}));
+  // Intermediate evaluations have the same limit as the others, unless they have a separate one.
+  EXPECT_EQ(Limited({.num_eval_batches = 2}).train(), (Batches{5, 2, 2}));
+  EXPECT_EQ(Limited({.num_eval_batches = 2, .num_intermediate_eval_batches = 1}).train(),
+            (Batches{5, 2, 1}));
+  // pytorch-accelerated does not apply this limit.
+  EXPECT_EQ(Limited({.num_intermediate_eval_batches = 1, .are_eval_limits_total = true}).train(),
+            (Batches{5, 3, 1}));
+  EXPECT_EQ(Limited({.num_eval_batches = 50, .are_eval_limits_total = true}).train(),
+            (Batches{5, 3, 3}));
+}
+
+TEST(LimitBatchesTest, EachEvaluationSetHasTheLimit) {
   TrainOptions options = epochs(1);
   options.more_eval_datasets = {{"more", toy_data(4)}};
-  eval.toy.trainer.train(options);
-  EXPECT_EQ(eval.count->num_train, 5);
-  EXPECT_EQ(eval.count->num_eval, 2);  // one from each set
+  Limited run({.num_eval_batches = 1});
+  EXPECT_EQ(run.train(options)[1], 2);
+}
+
+TEST(LimitBatchesTest, TheRunConfigHasTheLimitedNumberOfEvaluationBatches) {
+  for (const auto& [options, expected] : std::vector<std::pair<LimitBatchesOptions, int>>{
+           {{.num_eval_batches = 2}, 2},
+           {{.num_intermediate_eval_batches = 1, .are_eval_limits_total = true}, 3}}) {
+    Limited run(options);
+    run.train();
+    EXPECT_EQ(run.toy.trainer.run_config().num_eval_batches_per_epoch, expected);
+  }
 }
 
 TEST(LimitBatchesTest, TheRunAndItsScheduleHaveTheLimitedLengths) {
@@ -86,19 +101,18 @@ TEST(LimitBatchesTest, TheRunAndItsScheduleHaveTheLimitedLengths) {
 
 TEST(LimitBatchesTest, ALimitAboveTheLoaderStillEndsTheLastWindow) {
   // In pytorch-accelerated, the length was wrong: 5 batches in windows of 2 made 2 updates.
-  Counted run({std::make_shared<LimitBatches>(100)});
+  Limited run(std::make_shared<LimitBatches>(100));
   TrainOptions options = epochs(1);
   options.gradient_accumulation_steps = 2;
-  run.toy.trainer.train(options);
-  EXPECT_EQ(run.count->num_train, 5);
-  EXPECT_EQ(run.count->num_updates, 3);
+  EXPECT_EQ(run.train(options)[0], 5);
+  EXPECT_EQ(run.toy.trainer.num_updates(), 3);
   EXPECT_EQ(run.toy.trainer.run_config().num_updates_per_epoch, 3);
 }
 
 TEST(LimitBatchesTest, LimitsEvaluate) {
-  Counted run({std::make_shared<LimitBatches>(2)});
+  Limited run(std::make_shared<LimitBatches>(2));
   run.toy.trainer.evaluate({.dataset = toy_data(12), .per_device_batch_size = 2});
-  EXPECT_EQ(run.count->num_eval, 2);
+  EXPECT_EQ(run.count->count, (Batches{0, 2, 0}));
 }
 
 TEST(LimitBatchesTest, RejectsLimitsBelowOne) {
@@ -111,71 +125,22 @@ TEST(LimitBatchesTest, RejectsLimitsBelowOne) {
 TEST(LimitBatchesTest, TheLowerOfTwoLimitsApplies) {
   auto second = std::make_shared<LimitBatches>(1);
   second->set_name("second");
-  Counted run({std::make_shared<LimitBatches>(4), second});
-  run.toy.trainer.train(epochs(1));
-  EXPECT_EQ(run.count->num_train, 1);
-}
-
-std::shared_ptr<StepBasedEvaluation> after_update_3() {
-  return make<StepBasedEvaluation>({.every_n_updates = 3});
-}
-
-TEST(LimitBatchesTest, CanLimitOnlyIntermediateEvaluations) {
-  // pytorch-accelerated does not apply a limit here.
-  Counted run(
-      {make<LimitBatches>({.num_intermediate_eval_batches = 1, .are_eval_limits_total = true}),
-       after_update_3()});
-  run.toy.trainer.train(epochs(1));
-  EXPECT_EQ(run.count->num_extra, 1);
-  EXPECT_EQ(run.count->num_eval, 3);
-  EXPECT_EQ(run.toy.trainer.run_config().num_eval_batches_per_epoch, 3);
-}
-
-TEST(LimitBatchesTest, LimitsIntermediateEvaluationsLikeTheOthers) {
-  Counted run({make<LimitBatches>({.num_eval_batches = 2}), after_update_3()});
-  run.toy.trainer.train(epochs(1));
-  EXPECT_EQ(run.count->num_extra, 2);
-  EXPECT_EQ(run.count->num_eval, 2);
-  EXPECT_EQ(run.toy.trainer.run_config().num_eval_batches_per_epoch, 2);
-}
-
-TEST(LimitBatchesTest, IntermediateEvaluationsCanHaveASeparateLimit) {
-  Counted run({make<LimitBatches>({.num_eval_batches = 2, .num_intermediate_eval_batches = 1}),
-               after_update_3()});
-  run.toy.trainer.train(epochs(1));
-  EXPECT_EQ(run.count->num_extra, 1);
-  EXPECT_EQ(run.count->num_eval, 2);
-}
-
-TEST(LimitBatchesTest, ALimitOfEvaluationsAboveTheLoaderChangesNothing) {
-  Counted run({make<LimitBatches>({.num_eval_batches = 50, .are_eval_limits_total = true}),
-               after_update_3()});
-  run.toy.trainer.train(epochs(1));
-  EXPECT_EQ(run.count->num_extra, 3);
-  EXPECT_EQ(run.count->num_eval, 3);
+  Limited run(std::make_shared<LimitBatches>(4));
+  run.toy.trainer.callback_handler().add(second);
+  EXPECT_EQ(run.train()[0], 1);
 }
 
 TEST(LimitBatchesTest, TheTextNamesOfLinkboy01AreStillRead) {
   const auto steps = make_callback("limit-eval-steps", {{"num_eval_steps", "1"}});
   EXPECT_EQ(steps->name(), "linkboy::LimitEvalSteps");
-  Counted in_between({steps, after_update_3()});
-  in_between.toy.trainer.train(epochs(1));
-  EXPECT_EQ(in_between.count->num_extra, 1);
-  EXPECT_EQ(in_between.count->num_eval, 3);
-
-  Counted all({make_callback("limit-eval-steps",
-                             {{"num_eval_steps", "2"}, {"limit_intermediate_only", "false"}}),
-               after_update_3()});
-  all.toy.trainer.train(epochs(1));
-  EXPECT_EQ(all.count->num_extra, 2);
-  EXPECT_EQ(all.count->num_eval, 2);
+  EXPECT_EQ(Limited(steps).train(), (Batches{5, 3, 1}));
+  const auto all_evaluations = make_callback(
+      "limit-eval-steps", {{"num_eval_steps", "2"}, {"limit_intermediate_only", "false"}});
+  EXPECT_EQ(Limited(all_evaluations).train(), (Batches{5, 2, 2}));
 
   const auto overfit = make_callback("overfit-batches", {{"num_batches", "2"}});
   EXPECT_EQ(overfit->name(), "linkboy::OverfitBatches");
-  Counted repeated({overfit});
-  repeated.toy.trainer.train(epochs(1));
-  EXPECT_EQ(repeated.count->num_train, 2);
-  EXPECT_EQ(repeated.count->num_eval, 2);
+  EXPECT_EQ(Limited(overfit).train(), (Batches{2, 2, 0}));
 }
 
 std::shared_ptr<LimitBatches> first_batches(int64_t num_batches) {
@@ -185,14 +150,20 @@ std::shared_ptr<LimitBatches> first_batches(int64_t num_batches) {
 /// Keeps the inputs of each epoch's training and evaluation.
 class KeepInputs : public Callback {
  public:
+  using InputsOfEpochs = std::map<int64_t, std::vector<torch::Tensor>>;
+
   void on_train_step_end(Trainer& trainer, const Batch& batch, const StepOutput&) override {
-    trained[trainer.run_history().current_epoch()].push_back(batch.input().clone());
+    keep(trained, trainer, batch);
   }
   void on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput&) override {
-    evaluated[trainer.run_history().current_epoch()].push_back(batch.input().clone());
+    keep(evaluated, trainer, batch);
   }
-  std::map<int64_t, std::vector<torch::Tensor>> trained;
-  std::map<int64_t, std::vector<torch::Tensor>> evaluated;
+  InputsOfEpochs trained, evaluated;
+
+ private:
+  static void keep(InputsOfEpochs& inputs, const Trainer& trainer, const Batch& batch) {
+    inputs[trainer.run_history().current_epoch()].push_back(batch.input().clone());
+  }
 };
 
 TEST(RepeatFirstEpochTest, TrainsAndEvaluatesOnTheFirstBatchesOfTheFirstEpoch) {
@@ -217,20 +188,19 @@ TEST(RepeatFirstEpochTest, TrainsAndEvaluatesOnTheFirstBatchesOfTheFirstEpoch) {
 
 TEST(RepeatFirstEpochTest, AModelOverfitsTheRepeatedBatches) {
   Toy toy({first_batches(1)}, /*lr=*/0.2);
-  TrainOptions options = epochs(200);
-  toy.trainer.train(options);
+  toy.trainer.train(epochs(200));
   EXPECT_LT(toy.trainer.run_history().get_latest_metric("eval_loss_epoch"), 0.05);
 }
 
 TEST(RepeatFirstEpochTest, WorksWithoutEvaluationDataAndInEvaluate) {
-  Counted run({first_batches(1)});
+  auto count = std::make_shared<CountBatches>();
+  Toy toy({count, first_batches(1)});
   TrainOptions options = epochs(2);
   options.eval_dataset = {};
-  run.toy.trainer.train(options);
-  EXPECT_EQ(run.count->num_train, 2);
-  EXPECT_EQ(run.count->num_eval, 0);
-  run.toy.trainer.evaluate({.dataset = toy_data(6), .per_device_batch_size = 2});
-  EXPECT_EQ(run.count->num_eval, 3);
+  toy.trainer.train(options);
+  EXPECT_EQ(count->count, (Batches{2, 0, 0}));
+  toy.trainer.evaluate({.dataset = toy_data(6), .per_device_batch_size = 2});
+  EXPECT_EQ(count->count, (Batches{2, 3, 0}));
 }
 
 }  // namespace

@@ -1,12 +1,11 @@
 #include "linkboy/callbacks/log_metrics.hpp"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "support/expect_error.hpp"
 #include "support/given_scores.hpp"
-#include "support/toy.hpp"
+#include "support/matchers.hpp"
 
 namespace linkboy::testing::log_metrics_test {
 namespace {
@@ -16,13 +15,12 @@ TEST(LogMetricsTest, PrintsEachNewValueOnce) {
   TrainOptions options = epochs_of_one_update(2);
   options.eval_dataset = toy_data(4);
   toy.trainer.train(options);
-  ASSERT_EQ(toy.trainer.lines.size(), 4U);
-  for (std::size_t i : {0, 2}) EXPECT_TRUE(toy.trainer.lines[i].starts_with("train_loss_epoch: "));
-  for (std::size_t i : {1, 3}) EXPECT_TRUE(toy.trainer.lines[i].starts_with("eval_loss_epoch: "));
+  EXPECT_THAT(toy.trainer.lines,
+              ElementsAre(StartsWith("train_loss_epoch: "), StartsWith("eval_loss_epoch: "),
+                          StartsWith("train_loss_epoch: "), StartsWith("eval_loss_epoch: ")));
   toy.trainer.lines.clear();
   toy.trainer.evaluate({.dataset = toy_data(4)});
-  ASSERT_EQ(toy.trainer.lines.size(), 1U);
-  EXPECT_TRUE(toy.trainer.lines[0].starts_with("evaluation_loss: "));
+  EXPECT_THAT(toy.trainer.lines, ElementsAre(StartsWith("evaluation_loss: ")));
 }
 
 TEST(LogMetricsTest, PrintsOnlyEveryNthEpoch) {

@@ -3,10 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <memory>
 #include <optional>
-#include <string>
 
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/memory_monitor.hpp"
 #include "support/mapped_memory.hpp"
 #include "support/toy.hpp"
@@ -18,17 +17,12 @@ TrainOptions run_of(int64_t num_epochs) {
   return {.train_dataset = toy_data(8), .num_epochs = num_epochs};
 }
 
-/// Holds additional memory from the second epoch on.
-class AllocateInSecondEpoch : public Callback {
- public:
-  void on_train_epoch_start(Trainer& trainer) override {
-    if (trainer.run_history().current_epoch() == 2) kept.emplace(256);
-  }
-  std::optional<MappedMemory> kept;
-};
-
 TEST(MemoryMonitorTest, ResidentMemoryGrowsWithAllocations) {
-  Toy toy({std::make_shared<MemoryMonitor>(), std::make_shared<AllocateInSecondEpoch>()});
+  std::optional<MappedMemory> kept;
+  const auto allocate = make<LambdaCallback>({.on_train_epoch_start = [&](Trainer& trainer) {
+    if (trainer.run_history().current_epoch() == 2) kept.emplace(256);
+  }});
+  Toy toy({std::make_shared<MemoryMonitor>(), allocate});
   toy.trainer.train(run_of(2));
   const auto resident = toy.trainer.run_history().get_metric_values("resident_mib");
   ASSERT_EQ(resident.size(), 2);
@@ -57,21 +51,16 @@ TEST(MemoryMonitorTest, ARunOnTheCpuHasNoCudaPeak) {
   EXPECT_TRUE(toy.trainer.run_history().get_metric_values("cuda_peak_mib").empty());
 }
 
-/// Allocates device memory in the first epoch and frees it immediately.
-class AllocateOnDeviceInFirstEpoch : public Callback {
- public:
-  void on_train_epoch_start(Trainer& trainer) override {
-    if (trainer.run_history().current_epoch() > 1) return;
-    torch::empty({int64_t{64} << 20},
-                 at::TensorOptions().dtype(at::kByte).device(trainer.device()));
-  }
-};
-
 TEST(MemoryMonitorTest, TheCudaPeakIsThatOfTheEpoch_CUDA) {
+  const auto allocate_and_free =
+      make<LambdaCallback>({.on_train_epoch_start = [](Trainer& trainer) {
+        if (trainer.run_history().current_epoch() > 1) return;
+        torch::empty({int64_t{64} << 20},
+                     at::TensorOptions().dtype(at::kByte).device(trainer.device()));
+      }});
   const auto model = toy_model();
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                       {.callbacks = {std::make_shared<MemoryMonitor>(),
-                                      std::make_shared<AllocateOnDeviceInFirstEpoch>()},
+                       {.callbacks = {std::make_shared<MemoryMonitor>(), allocate_and_free},
                         .accelerator = {.device = "cuda"}});
   trainer.train(run_of(2));
   const auto peak = trainer.run_history().get_metric_values("cuda_peak_mib");

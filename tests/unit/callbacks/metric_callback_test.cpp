@@ -3,37 +3,17 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <memory>
-#include <string>
-#include <vector>
-
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/metric_callback.hpp"
+#include "linkboy/metrics/accuracy.hpp"
 #include "linkboy/metrics/auroc.hpp"
 #include "linkboy/metrics/mean.hpp"
+#include "support/at_update.hpp"
+#include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::metric_callback_test {
 namespace {
-
-/// The share of samples for which the label has the highest score.
-class Hits : public Metric {
- public:
-  Hits() {
-    add_state("hits", torch::zeros({}, torch::kLong), Merge::sum);
-    add_state("count", torch::zeros({}, torch::kLong), Merge::sum);
-  }
-  void update(const at::Tensor& outputs, const at::Tensor& targets) override {
-    follow(outputs);
-    state(0).add_(outputs.argmax(1).eq(targets).sum());
-    state(1).add_(targets.size(0));
-  }
-
- protected:
-  at::Tensor value_of(const std::vector<at::Tensor>& states) const override {
-    return states[0].to(torch::kDouble) / states[1];
-  }
-};
 
 /// Returns the expected value for toy_data(rows), computed sample by sample.
 double hits_of(torch::nn::Sequential& model, int64_t rows) {
@@ -49,9 +29,11 @@ double hits_of(torch::nn::Sequential& model, int64_t rows) {
   return hits / static_cast<double>(rows);
 }
 
+/// Returns a metric of the share of samples for which the label has the highest score.
+std::shared_ptr<Accuracy> hits() { return make<Accuracy>({.num_classes = 3}); }
+
 std::shared_ptr<MetricCallback> hits_callback(MetricCallbackOptions options = {}) {
-  return std::make_shared<MetricCallback>(MetricCollection{{"hits", std::make_shared<Hits>()}},
-                                          std::move(options));
+  return std::make_shared<MetricCallback>(MetricCollection{{"hits", hits()}}, std::move(options));
 }
 
 /// Returns options with training batches of 4, 4 and 2 samples.
@@ -62,9 +44,17 @@ TrainOptions options_of(int64_t num_epochs) {
           .per_device_batch_size = 4};
 }
 
-std::vector<double> values(Toy& toy, std::string_view name) {
+std::vector<double> values(const Toy& toy, std::string_view name) {
   return toy.trainer.run_history().get_metric_values(name);
 }
+
+/// A toy whose weights do not change and which measures hits in training and evaluation.
+struct ConstantToy : Toy {
+  explicit ConstantToy(const CallbackList& more = {})
+      : Toy({hits_callback({.measure_training = true})}, /*lr=*/0.0) {
+    for (const auto& callback : more) trainer.callback_handler().add(callback);
+  }
+};
 
 TEST(MetricCallbackTest, RecordsEachEvaluationOverAllBatches) {
   Toy toy({hits_callback()});
@@ -79,7 +69,7 @@ TEST(MetricCallbackTest, MeasuresTrainingOnlyOnRequest) {
   plain.trainer.train(options_of(2));
   EXPECT_TRUE(values(plain, "train_hits").empty());
 
-  Toy toy({hits_callback({.measure_training = true})}, 0.0);
+  ConstantToy toy;
   toy.trainer.train(options_of(2));
   const double expected = hits_of(toy.model, 10);
   EXPECT_EQ(values(toy, "train_hits"), (std::vector<double>{expected, expected}));
@@ -103,7 +93,7 @@ TEST(MetricCallbackTest, EvaluateReturnsTheValues) {
 }
 
 TEST(MetricCallbackTest, ASecondTrainStartsFromZero) {
-  Toy toy({hits_callback({.measure_training = true})}, 0.0);
+  ConstantToy toy;
   toy.trainer.train(options_of(1));
   const auto first = values(toy, "train_hits");
   toy.trainer.train(options_of(1));
@@ -137,19 +127,18 @@ TEST(MetricCallbackTest, SelectsOutputsAndTargetsForTheMetrics) {
   for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(values(toy, "eval_loss")[i], losses[i], 1e-9);
 }
 
-class EvaluateWithin : public Callback {
- public:
-  explicit EvaluateWithin(Phase phase) { set_phase(phase); }
-  void on_train_update_end(Trainer& trainer) override { trainer.evaluate_now({}); }
-  void on_eval_epoch_end(Trainer& trainer) override {
-    if (!trainer.is_intermediate_evaluation()) trainer.evaluate_now({.metric_prefix = "again_"});
-  }
-};
-
 TEST(MetricCallbackTest, IntermediateEvaluationsHaveSeparateValues) {
   for (const auto phase : {Callback::Phase::first, Callback::Phase::last}) {
-    Toy toy({hits_callback({.measure_training = true}), std::make_shared<EvaluateWithin>(phase)},
-            0.0);
+    SCOPED_TRACE(static_cast<int>(phase));
+    const auto evaluate_within = make<LambdaCallback>(
+        {.on_train_update_end = [](Trainer& trainer) { trainer.evaluate_now({}); },
+         .on_eval_epoch_end =
+             [](Trainer& trainer) {
+               if (trainer.is_intermediate_evaluation()) return;
+               trainer.evaluate_now({.metric_prefix = "again_"});
+             }});
+    evaluate_within->set_phase(phase);
+    ConstantToy toy({evaluate_within});
     toy.trainer.train(options_of(1));
     const double eval_hits = hits_of(toy.model, 7);
     EXPECT_EQ(values(toy, "train_hits"), std::vector<double>{hits_of(toy.model, 10)});
@@ -158,18 +147,11 @@ TEST(MetricCallbackTest, IntermediateEvaluationsHaveSeparateValues) {
   }
 }
 
-class StopInEvaluation : public Callback {
- public:
-  void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-    if (!std::exchange(has_stopped_, true)) trainer.request_stop();
-  }
-
- private:
-  bool has_stopped_ = false;
-};
-
 TEST(MetricCallbackTest, ARunAfterOneThatEndedInAnEvaluationIsComplete) {
-  Toy toy({hits_callback({.measure_training = true}), std::make_shared<StopInEvaluation>()}, 0.0);
+  bool has_stopped = false;
+  ConstantToy toy({make<LambdaCallback>({.on_eval_step_end = [&](Trainer& trainer, auto&, auto&) {
+    if (!std::exchange(has_stopped, true)) trainer.request_stop();
+  }})});
   toy.trainer.train(options_of(1));
   EXPECT_TRUE(values(toy, "eval_hits").empty());
   toy.trainer.train(options_of(1));
@@ -177,36 +159,24 @@ TEST(MetricCallbackTest, ARunAfterOneThatEndedInAnEvaluationIsComplete) {
   EXPECT_EQ(values(toy, "train_hits"), std::vector<double>{hits_of(toy.model, 10)});
 }
 
-class AddLate : public Callback {
- public:
-  explicit AddLate(std::shared_ptr<Callback> callback) : callback_(std::move(callback)) {}
-  void on_train_update_end(Trainer& trainer) override {
-    if (callback_) trainer.callback_handler().add(std::exchange(callback_, nullptr));
-  }
-
- private:
-  std::shared_ptr<Callback> callback_;
-};
-
 TEST(MetricCallbackTest, ACallbackAddedWithinAnEpochStartsWithTheNext) {
-  Toy toy({std::make_shared<AddLate>(hits_callback({.measure_training = true}))}, 0.0);
+  Toy toy({std::make_shared<AtUpdate>(1, [](Trainer& trainer) {
+    trainer.callback_handler().add(hits_callback({.measure_training = true}));
+  })});
   toy.trainer.train(options_of(2));
   EXPECT_EQ(values(toy, "train_hits").size(), 1U);
   EXPECT_EQ(values(toy, "eval_hits").size(), 2U);
 }
 
 TEST(MetricCallbackTest, LaterCallbacksFindTheValues) {
-  class ReadHits : public Callback {
-   public:
-    void on_eval_epoch_end(Trainer& trainer) override {
-      hits = trainer.run_history().get_latest_metric("eval_hits");
-    }
-    double hits = -1.0;
-  };
-  const auto reader = std::make_shared<ReadHits>();
-  Toy toy({reader, hits_callback()});
+  double hits = -1.0;
+  Toy toy({make<LambdaCallback>({.on_eval_epoch_end =
+                                     [&](Trainer& trainer) {
+                                       hits = trainer.run_history().get_latest_metric("eval_hits");
+                                     }}),
+           hits_callback()});
   toy.trainer.train(options_of(1));
-  EXPECT_EQ(reader->hits, hits_of(toy.model, 7));
+  EXPECT_EQ(hits, hits_of(toy.model, 7));
 }
 
 class TupleTrainer : public QuietTrainer {
@@ -223,11 +193,8 @@ class TupleTrainer : public QuietTrainer {
 };
 
 TEST(MetricCallbackTest, RefusesOutputsThatAreNotTensorsUnlessOneIsSelected) {
-  const auto model = toy_model();
-  const auto evaluate = [&](MetricCallbackOptions options) {
-    TupleTrainer trainer(
-        model, torch::nn::CrossEntropyLoss(), nullptr,
-        {.callbacks = {hits_callback(std::move(options))}, .accelerator = {.device = "cpu"}});
+  const auto evaluate = [](MetricCallbackOptions options) {
+    auto trainer = cpu_trainer<TupleTrainer>(toy_model(), {hits_callback(std::move(options))});
     return trainer.evaluate({.dataset = toy_data(7)});
   };
   EXPECT_ERROR(evaluate({}), "the model's output is a Tuple, not a tensor");
@@ -238,7 +205,7 @@ TEST(MetricCallbackTest, RefusesOutputsThatAreNotTensorsUnlessOneIsSelected) {
 }
 
 TEST(MetricCallbackTest, RefusesMetricsWithTheSameName) {
-  const auto metric = std::make_shared<Hits>();
+  const auto metric = hits();
   EXPECT_ERROR(MetricCallback({{"hits", metric}, {"hits", metric}}),
                "there is already a metric \"hits\"");
 }
@@ -251,26 +218,24 @@ class MeasuringTrainer : public QuietTrainer {
  protected:
   void eval_epoch_start() override {
     QuietTrainer::eval_epoch_start();
-    hits_.reset();
+    hits_->reset();
   }
   StepOutput calculate_eval_batch_loss(const Batch& batch) override {
     auto output = QuietTrainer::calculate_eval_batch_loss(batch);
-    hits_.update(output.model_outputs.toTensor(), batch.target());
+    hits_->update(output.model_outputs.toTensor(), batch.target());
     return output;
   }
   void eval_epoch_end() override {
-    const auto value = hits_.compute(accelerator().process_group());
+    const auto value = hits_->compute(accelerator().process_group());
     run_history().update_metric(metric_name("own_hits"), value.item<double>());
   }
 
  private:
-  Hits hits_;
+  std::shared_ptr<Accuracy> hits_ = hits();
 };
 
 TEST(MetricCallbackTest, ATrainerSubclassMeasuresTheSameValues) {
-  const auto model = toy_model();
-  MeasuringTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                           {.callbacks = {hits_callback()}, .accelerator = {.device = "cpu"}});
+  auto trainer = cpu_trainer<MeasuringTrainer>(toy_model(), {hits_callback()});
   trainer.train(options_of(3));
   const auto by_callback = trainer.run_history().get_metric_values("eval_hits");
   EXPECT_EQ(by_callback.size(), 3U);

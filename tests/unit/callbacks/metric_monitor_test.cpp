@@ -1,7 +1,6 @@
 #include "linkboy/callbacks/metric_monitor.hpp"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "support/toy.hpp"
 

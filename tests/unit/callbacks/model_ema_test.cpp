@@ -8,14 +8,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
-#include "linkboy/trainer.hpp"
 #include "support/averages.hpp"
+#include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
 #include "support/keep_losses.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::model_ema_test {
 namespace {
@@ -47,66 +47,68 @@ std::vector<Tensor> average_by_hand(const std::vector<std::vector<Tensor>>& weig
   return average;
 }
 
+struct Averaged {
+  explicit Averaged(ModelEmaOptions options) : ema(make<ModelEma>(std::move(options))) {}
+
+  std::vector<Tensor> average() const { return tensors_of(ema->averaged_model_state()); }
+
+  std::shared_ptr<KeepWeights> keep = std::make_shared<KeepWeights>();
+  std::shared_ptr<ModelEma> ema;
+  Toy toy{{keep, ema}};
+};
+
+std::vector<double> ema_losses(const Trainer& trainer) {
+  return trainer.run_history().get_metric_values("ema_model_eval_loss_epoch");
+}
+
 TEST(ModelEmaTest, AveragesAllUpdates) {
-  auto keep = std::make_shared<KeepWeights>();
-  auto ema = make<ModelEma>({.decay = 0.9, .warmup = false});
-  Toy toy({keep, ema});
-  toy.trainer.train(three_updates_per_epoch(2));
-  ASSERT_EQ(keep->weights.size(), 7U);
-  EXPECT_EQ(ema->num_averaged(), 6);
-  const auto averages = tensors_of(ema->averaged_model_state());
-  expect_close(averages, average_by_hand(keep->weights, std::vector<double>(6, 0.9)));
-  EXPECT_FALSE(bit_equal(averages, toy.model->parameters()));
+  Averaged run({.decay = 0.9, .warmup = false});
+  run.toy.trainer.train(three_updates_per_epoch(2));
+  ASSERT_EQ(run.keep->weights.size(), 7U);
+  EXPECT_EQ(run.ema->num_averaged(), 6);
+  expect_close(run.average(), average_by_hand(run.keep->weights, std::vector<double>(6, 0.9)));
+  EXPECT_FALSE(bit_equal(run.average(), run.toy.model->parameters()));
 }
 
 TEST(ModelEmaTest, IsBitIdenticalToPythonsAveragedModel) {
   // torch.optim.swa_utils uses torch._foreach_lerp_(averages, weights, 1 - decay).
-  auto keep = std::make_shared<KeepWeights>();
-  auto ema = make<ModelEma>({.decay = 0.97, .warmup = false});
-  Toy toy({keep, ema});
-  toy.trainer.train(three_updates_per_epoch(2));
-  auto expected = copies_of(keep->weights[0]);
-  for (std::size_t k = 1; k < keep->weights.size(); ++k) {
+  Averaged run({.decay = 0.97, .warmup = false});
+  run.toy.trainer.train(three_updates_per_epoch(2));
+  const auto& weights = run.keep->weights;
+  auto expected = copies_of(weights[0]);
+  for (std::size_t k = 1; k < weights.size(); ++k) {
     for (std::size_t i = 0; i < expected.size(); ++i) {
-      expected[i].lerp_(keep->weights[k][i], 1.0 - 0.97);
+      expected[i].lerp_(weights[k][i], 1.0 - 0.97);
     }
   }
-  EXPECT_TRUE(bit_equal(tensors_of(ema->averaged_model_state()), expected));
+  EXPECT_TRUE(bit_equal(run.average(), expected));
 }
 
 TEST(ModelEmaTest, WarmsUpItsDecay) {
-  auto keep = std::make_shared<KeepWeights>();
-  auto ema = make<ModelEma>({.decay = 0.25});
-  Toy toy({keep, ema});
-  toy.trainer.train(three_updates_per_epoch(1));
-  expect_close(tensors_of(ema->averaged_model_state()),
-               average_by_hand(keep->weights, {1.0 / 10, 2.0 / 11, 3.0 / 12}));
-  toy.trainer.train(three_updates_per_epoch(2));  // a new average; 4 / 13 exceeds 0.25
-  keep->weights.erase(keep->weights.begin(), keep->weights.begin() + 4);
-  expect_close(tensors_of(ema->averaged_model_state()),
-               average_by_hand(keep->weights, {1.0 / 10, 2.0 / 11, 3.0 / 12, 0.25, 0.25, 0.25}));
+  Averaged run({.decay = 0.25});
+  auto& weights = run.keep->weights;
+  run.toy.trainer.train(three_updates_per_epoch(1));
+  expect_close(run.average(), average_by_hand(weights, {1.0 / 10, 2.0 / 11, 3.0 / 12}));
+  weights.clear();
+  run.toy.trainer.train(three_updates_per_epoch(2));  // a new average; 4 / 13 exceeds 0.25
+  expect_close(run.average(),
+               average_by_hand(weights, {1.0 / 10, 2.0 / 11, 3.0 / 12, 0.25, 0.25, 0.25}));
 }
 
 TEST(ModelEmaTest, StartsAfterSomeUpdatesAndAveragesEveryNth) {
-  auto keep = std::make_shared<KeepWeights>();
-  auto ema =
-      make<ModelEma>({.decay = 0.5, .warmup = false, .start_after = 2, .every_n_updates = 3});
-  Toy toy({keep, ema});
-  toy.trainer.train(three_updates_per_epoch(3));  // 9 updates: starts at 2, adds 5 and 8
-  EXPECT_EQ(ema->num_averaged(), 2);
-  const auto& all = keep->weights;
-  expect_close(tensors_of(ema->averaged_model_state()),
-               average_by_hand({all[2], all[5], all[8]}, {0.5, 0.5}));
+  Averaged run({.decay = 0.5, .warmup = false, .start_after = 2, .every_n_updates = 3});
+  run.toy.trainer.train(three_updates_per_epoch(3));  // 9 updates: starts at 2, adds 5 and 8
+  EXPECT_EQ(run.ema->num_averaged(), 2);
+  const auto& all = run.keep->weights;
+  expect_close(run.average(), average_by_hand({all[2], all[5], all[8]}, {0.5, 0.5}));
 }
 
 TEST(ModelEmaTest, TheAverageEqualsTheModelBeforeItsStart) {
-  auto ema = make<ModelEma>({.start_after = 100});
-  Toy toy({ema});
-  toy.trainer.train(three_updates_per_epoch(1));
-  EXPECT_TRUE(bit_equal(tensors_of(ema->averaged_model_state()), toy.model->parameters()));
-  const auto& history = toy.trainer.run_history();
-  EXPECT_EQ(history.get_metric_values("ema_model_eval_loss_epoch"),
-            history.get_metric_values("eval_loss_epoch"));
+  Averaged run({.start_after = 100});
+  run.toy.trainer.train(three_updates_per_epoch(1));
+  EXPECT_TRUE(bit_equal(run.average(), run.toy.model->parameters()));
+  EXPECT_EQ(ema_losses(run.toy.trainer),
+            run.toy.trainer.run_history().get_metric_values("eval_loss_epoch"));
 }
 
 TEST(ModelEmaTest, DoesNotCountSkippedUpdates) {
@@ -122,9 +124,7 @@ TEST(ModelEmaTest, DoesNotCountSkippedUpdates) {
     int num_calls_ = 0;
   };
   auto ema = std::make_shared<ModelEma>();
-  const auto model = toy_model();
-  SkipSecond trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                     {.callbacks = {ema}, .accelerator = {.device = "cpu"}});
+  auto trainer = cpu_trainer<SkipSecond>(toy_model(), {ema});
   trainer.train(three_updates_per_epoch(1));
   EXPECT_EQ(trainer.num_updates(), 2);
   EXPECT_EQ(ema->num_averaged(), 2);
@@ -134,9 +134,8 @@ TEST(ModelEmaTest, AveragesFloatingPointBuffersAndCopiesIntegers) {
   namespace nn = torch::nn;
   nn::Sequential model(nn::Linear(4, 3), nn::BatchNorm1d(3));
   auto ema = make<ModelEma>({.decay = 0.5, .warmup = false});
-  QuietTrainer trainer(model, nn::CrossEntropyLoss(),
-                       std::make_shared<torch::optim::SGD>(model->parameters(), 0.0),
-                       {.callbacks = {ema}, .accelerator = {.device = "cpu"}});
+  auto trainer =
+      cpu_trainer(model, {ema}, std::make_shared<torch::optim::SGD>(model->parameters(), 0.0));
   TrainOptions options = three_updates_per_epoch(1);
   options.per_device_batch_size = 12;
   trainer.train(options);
@@ -151,17 +150,11 @@ TEST(ModelEmaTest, AveragesFloatingPointBuffersAndCopiesIntegers) {
 TEST(ModelEmaTest, AveragesHalfPrecisionWeightsInFullPrecision) {
   torch::nn::Linear model(1, 1);
   model->to(torch::kBFloat16);
-  {
-    const torch::NoGradGuard no_grad;
-    for (auto& parameter : model->parameters()) parameter.fill_(1.0);
-  }
+  model->weight.detach().fill_(1.0);
   AveragedWeights weights;
   weights.attach(Model(model));
   weights.begin();
-  {
-    const torch::NoGradGuard no_grad;
-    model->weight.fill_(2.0);
-  }
+  model->weight.detach().fill_(2.0);
   // In bfloat16, the average would always stay at 1.
   for (int k = 0; k < 100; ++k) weights.move_towards_model(0.001);
   const auto average = weights.values().get_tensor("weight");
@@ -173,7 +166,6 @@ TEST(ModelEmaTest, AveragesHalfPrecisionWeightsInFullPrecision) {
   weights.take_out_of_model();
   EXPECT_EQ(model->weight.item<double>(), 2.0);
 }
-
 TEST(ModelEmaTest, EvaluatesTheAverageAndContinuesTrainingUnchanged) {
   auto plain_losses = std::make_shared<KeepLosses>();
   Toy plain({plain_losses});
@@ -191,7 +183,7 @@ TEST(ModelEmaTest, EvaluatesTheAverageAndContinuesTrainingUnchanged) {
     EXPECT_EQ(toy.model->parameters()[i].data_ptr(), storages[i]);
   }
 
-  const auto values = toy.trainer.run_history().get_metric_values("ema_model_eval_loss_epoch");
+  const auto values = ema_losses(toy.trainer);
   ASSERT_EQ(values.size(), 3U);
   Toy average;
   average.trainer.model().load_state_dict(ema->averaged_model_state());
@@ -207,11 +199,10 @@ TEST(ModelEmaTest, EvaluatesOnlyAfterEvaluatedEpochs) {
   options.evaluate_every_n_epochs = 2;
   options.evaluate_before_training = true;
   toy.trainer.train(options);
-  const auto& history = toy.trainer.run_history();
-  EXPECT_EQ(history.get_metric_values("ema_model_eval_loss_epoch").size(), 3U);  // 2, 4 and 5
+  EXPECT_EQ(ema_losses(toy.trainer).size(), 3U);  // 2, 4 and 5
   Toy silent({make<ModelEma>({.evaluate = false})});
   silent.trainer.train(options);
-  EXPECT_TRUE(silent.trainer.run_history().get_metric_values("ema_model_eval_loss_epoch").empty());
+  EXPECT_TRUE(ema_losses(silent.trainer).empty());
 }
 
 TEST(ModelEmaTest, EarlierCallbacksInTheListCanMonitorItsMetrics) {
@@ -220,41 +211,34 @@ TEST(ModelEmaTest, EarlierCallbacksInTheListCanMonitorItsMetrics) {
       make<SaveBestModel>({.path = folder / "best.pt", .monitor = "ema_model_eval_loss_epoch"});
   Toy toy({best, make<ModelEma>({.decay = 0.5})});
   toy.trainer.train(three_updates_per_epoch(3));
-  const auto values = toy.trainer.run_history().get_metric_values("ema_model_eval_loss_epoch");
+  const auto values = ema_losses(toy.trainer);
   EXPECT_EQ(read_checkpoint(folder / "best.pt").get_double("ema_model_eval_loss_epoch"),
             *std::min_element(values.begin(), values.end()));
 }
 
 TEST(ModelEmaTest, SavesTheBestAverage) {
-  class KeepAverages : public Callback {
-   public:
-    explicit KeepAverages(ModelEma& ema) : ema_(ema) {}
-    void on_training_run_epoch_end(Trainer&) override {
-      averages.push_back(tensors_of(ema_.averaged_model_state()));
-    }
-    std::vector<std::vector<Tensor>> averages;
-
-   private:
-    ModelEma& ema_;
-  };
   const TemporaryFolder folder;
-  // With this learning rate, the loss goes up and down.
-  auto ema = make<ModelEma>({.decay = 0.5, .path = folder / "new" / "ema.pt"});
-  auto keep = std::make_shared<KeepAverages>(*ema);
-  Toy toy({ema, keep}, /*lr=*/1.5);
+  const auto path = folder / "new" / "ema.pt";
+  auto ema = make<ModelEma>({.decay = 0.5, .path = path});
   EXPECT_TRUE(ema->writes_files());
+  std::vector<std::vector<Tensor>> averages;
+  auto keep = make<LambdaCallback>({.on_training_run_epoch_end = [&](Trainer&) {
+    averages.push_back(tensors_of(ema->averaged_model_state()));
+  }});
+  // With this learning rate, the loss goes up and down.
+  Toy toy({ema, keep}, /*lr=*/1.5);
   TrainOptions options = three_updates_per_epoch(6);
   options.train_dataloader_options.shuffle = false;
   toy.trainer.train(options);
-  const auto values = toy.trainer.run_history().get_metric_values("ema_model_eval_loss_epoch");
+  const auto values = ema_losses(toy.trainer);
   const auto best = std::min_element(values.begin(), values.end()) - values.begin();
   ASSERT_LT(best, 5) << "the last epoch should not be the best";
-  const StateDict contents = read_checkpoint(folder / "new" / "ema.pt");
+  const StateDict contents = read_checkpoint(path);
   EXPECT_EQ(contents.get_int("epoch"), best + 1);
-  EXPECT_EQ(contents.get_double("ema_model_eval_loss_epoch"), values[static_cast<size_t>(best)]);
+  EXPECT_EQ(contents.get_double("ema_model_eval_loss_epoch"), values.at(best));
   const auto saved = tensors_of(contents.get_dict("model_state_dict"));
-  EXPECT_TRUE(bit_equal(saved, keep->averages[static_cast<std::size_t>(best)]));
-  toy.trainer.load_checkpoint(folder / "new" / "ema.pt");
+  EXPECT_TRUE(bit_equal(saved, averages.at(best)));
+  toy.trainer.load_checkpoint(path);
   EXPECT_TRUE(bit_equal(toy.model->parameters(), saved));
 }
 
@@ -272,34 +256,27 @@ TEST(ModelEmaTest, WithoutEvaluationSavesEachEpoch) {
 }
 
 TEST(ModelEmaTest, SwapsBackAfterAnExceptionInTheEvaluation) {
-  class ThrowInEma : public Callback {
-   public:
-    void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-      if (trainer.metric_name("x").starts_with("ema_model_")) throw Error("no evaluation");
-    }
-  };
-  auto keep = std::make_shared<KeepWeights>();
-  auto ema = std::make_shared<ModelEma>();
-  auto thrower = std::make_shared<ThrowInEma>();
-  Toy toy({keep, ema, thrower});
-  EXPECT_ERROR(toy.trainer.train(three_updates_per_epoch(2)), "no evaluation");
-  EXPECT_TRUE(bit_equal(toy.model->parameters(), keep->weights.back()));
-  toy.trainer.callback_handler().remove_if(
-      [&](const Callback& callback) { return &callback == thrower.get(); });
-  EXPECT_EQ(toy.trainer.train(three_updates_per_epoch(2)).num_epochs, 2);
+  bool fails = true;
+  Averaged run({});
+  run.toy.trainer.callback_handler().add(
+      make<LambdaCallback>({.on_eval_step_end = [&](Trainer& trainer, auto&, auto&) {
+        const bool is_of_ema = trainer.metric_name("x").starts_with("ema_model_");
+        if (fails && is_of_ema) throw Error("no evaluation");
+      }}));
+  EXPECT_ERROR(run.toy.trainer.train(three_updates_per_epoch(2)), "no evaluation");
+  EXPECT_TRUE(bit_equal(run.toy.model->parameters(), run.keep->weights.back()));
+  fails = false;
+  EXPECT_EQ(run.toy.trainer.train(three_updates_per_epoch(2)).num_epochs, 2);
 }
 
 TEST(ModelEmaTest, AStopDuringItsEvaluationEndsTheRunCleanly) {
-  class StopInEma : public Callback {
-   public:
-    void on_eval_epoch_start(Trainer& trainer) override {
-      if (trainer.is_intermediate_evaluation()) trainer.request_stop();
-    }
-  };
-  auto keep = std::make_shared<KeepWeights>();
-  Toy toy({keep, make<ModelEma>({.apply_at_end = true}), std::make_shared<StopInEma>()});
-  EXPECT_EQ(toy.trainer.train(three_updates_per_epoch(2)).reason, StopReason::stop_request);
-  EXPECT_TRUE(bit_equal(toy.model->parameters(), keep->weights.back()));
+  Averaged run({.apply_at_end = true});
+  run.toy.trainer.callback_handler().add(
+      make<LambdaCallback>({.on_eval_epoch_start = [](Trainer& trainer) {
+        if (trainer.is_intermediate_evaluation()) trainer.request_stop();
+      }}));
+  EXPECT_EQ(run.toy.trainer.train(three_updates_per_epoch(2)).reason, StopReason::stop_request);
+  EXPECT_TRUE(bit_equal(run.toy.model->parameters(), run.keep->weights.back()));
 }
 
 TEST(ModelEmaTest, TheUserCanSwapTheAverageInAndOut) {
@@ -319,11 +296,10 @@ TEST(ModelEmaTest, TheUserCanSwapTheAverageInAndOut) {
 }
 
 TEST(ModelEmaTest, AppliesTheAverageToTheModelOnRequest) {
-  auto ema = make<ModelEma>({.apply_at_end = true});
-  Toy toy({ema});
-  toy.trainer.train(three_updates_per_epoch(1));
-  EXPECT_TRUE(bit_equal(toy.model->parameters(), tensors_of(ema->averaged_model_state())));
-  EXPECT_EQ(toy.trainer.train(three_updates_per_epoch(1)).num_epochs, 1);  // continues from there
+  Averaged run({.apply_at_end = true});
+  run.toy.trainer.train(three_updates_per_epoch(1));
+  EXPECT_TRUE(bit_equal(run.toy.model->parameters(), run.average()));
+  EXPECT_EQ(run.toy.trainer.train(three_updates_per_epoch(1)).num_epochs, 1);  // continues there
 }
 
 TEST(ModelEmaTest, RejectsOptionsOutOfRange) {

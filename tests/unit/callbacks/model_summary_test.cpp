@@ -4,13 +4,9 @@
 #include <torch/script.h>
 #include <torch/torch.h>
 
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "linkboy/callbacks/model_summary.hpp"
+#include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::model_summary_test {
 namespace {
@@ -56,17 +52,16 @@ class ConvolutionsImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Convolutions);
 
-TEST(ModelSummaryTest, PrintsTheTableAtTheStartOfARun) {
-  Toy toy({std::make_shared<ModelSummary>()});
-  toy.trainer.train(run_of_one_epoch());
-  EXPECT_EQ(joined(toy.trainer.lines), kToyTable);
-}
-
-TEST(ModelSummaryTest, IsPrintedOnceAlsoByEvaluate) {
-  Toy toy({std::make_shared<ModelSummary>()});
-  toy.trainer.evaluate({.dataset = toy_data(4), .per_device_batch_size = 2});
-  toy.trainer.train(run_of_one_epoch());
-  EXPECT_EQ(joined(toy.trainer.lines), kToyTable);
+TEST(ModelSummaryTest, PrintsTheTableOnceAtTheStartOfARunOrOfAnEvaluation) {
+  for (const bool evaluates_first : {false, true}) {
+    SCOPED_TRACE(evaluates_first);
+    Toy toy({std::make_shared<ModelSummary>()});
+    if (evaluates_first) {
+      toy.trainer.evaluate({.dataset = toy_data(4), .per_device_batch_size = 2});
+    }
+    toy.trainer.train(run_of_one_epoch());
+    EXPECT_EQ(joined(toy.trainer.lines), kToyTable);
+  }
 }
 
 TEST(ModelSummaryTest, DepthIsLimitedOnRequest) {
@@ -153,17 +148,35 @@ TEST(ModelSummaryTest, DoesNotChangeModesBuffersAndRandomNumbers) {
   EXPECT_TRUE(bit_equal(net->buffers(), before));
 }
 
-TEST(ModelSummaryTest, DoesNotChangeARun) {
-  const SingleThread single_thread;
-  Toy plain;
-  Toy watched({std::make_shared<ModelSummary>()});
-  for (Toy* toy : {&plain, &watched}) {
-    torch::manual_seed(5);
-    auto options = run_of_one_epoch();
-    options.train_dataloader_options = {.num_workers = 2};  // LibTorch's seed determines the order
-    toy->trainer.train(options);
+/// Draws random numbers for each batch.
+class Noisy : public DatasetSource {
+ public:
+  int64_t size() const override { return data_.size(); }
+  Batch get_batch(std::span<const int64_t> indices) override {
+    const Batch batch = data_.get_batch(indices);
+    return Batch(batch.input() + torch::randn_like(batch.input()), batch.target());
   }
-  EXPECT_TRUE(bit_equal(plain.model->parameters(), watched.model->parameters()));
+
+ private:
+  TensorDataset data_ = toy_data(8);
+};
+
+TEST(ModelSummaryTest, DoesNotChangeARunOrItsRandomNumbers) {
+  const SingleThread single_thread;
+  auto by_workers = run_of_one_epoch();
+  by_workers.train_dataloader_options = {.num_workers = 2};  // LibTorch's seed determines the order
+  const TrainOptions noisy{.train_dataset = std::make_shared<Noisy>(), .num_epochs = 1};
+  for (const auto& [name, options] :
+       {std::pair("batches of workers", by_workers), std::pair("noisy batches", noisy)}) {
+    SCOPED_TRACE(name);
+    Toy plain;
+    Toy watched({std::make_shared<ModelSummary>()});
+    for (Toy* toy : {&plain, &watched}) {
+      torch::manual_seed(5);
+      toy->trainer.train(options);
+    }
+    EXPECT_TRUE(bit_equal(plain.model->parameters(), watched.model->parameters()));
+  }
 }
 
 /// A module with two inputs.
@@ -179,46 +192,18 @@ TORCH_MODULE(Sum);
 
 class SumTrainer : public QuietTrainer {
  public:
-  SumTrainer(Sum net, CallbackList callbacks)
-      : QuietTrainer(net, torch::nn::CrossEntropyLoss(),
-                     std::make_shared<torch::optim::SGD>(net->parameters(), 0.1),
-                     {.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}}),
-        net_(net) {}
+  using QuietTrainer::QuietTrainer;
 
  protected:
   StepOutput calculate_train_batch_loss(const Batch& batch) override {
-    auto outputs = net_(batch.input(), batch.input());
+    auto outputs = model().forward({batch.input(), batch.input()}).toTensor();
     auto loss = loss_func()(outputs, batch.target());
     return {.loss = loss, .model_outputs = outputs, .batch_size = batch.size()};
   }
-
- private:
-  Sum net_;
 };
 
-TEST(ModelSummaryTest, ReadingABatchDoesNotAdvanceTheRandomNumbersOfTheRun) {
-  class Noisy : public DatasetSource {
-   public:
-    int64_t size() const override { return data_.size(); }
-    Batch get_batch(std::span<const int64_t> indices) override {
-      const Batch batch = data_.get_batch(indices);
-      return Batch(batch.input() + torch::randn_like(batch.input()), batch.target());
-    }
-
-   private:
-    TensorDataset data_ = toy_data(8);
-  };
-  const auto loss_of = [](CallbackList callbacks) {
-    torch::manual_seed(3);
-    Toy toy(std::move(callbacks));
-    toy.trainer.train({.train_dataset = std::make_shared<Noisy>(), .num_epochs = 1});
-    return toy.trainer.run_history().get_latest_metric("train_loss_epoch");
-  };
-  EXPECT_EQ(loss_of({std::make_shared<ModelSummary>()}), loss_of({}));
-}
-
 TEST(ModelSummaryTest, PrintsTheReasonIfTheShapesAreUnknown) {
-  SumTrainer trainer(Sum(), {make<ModelSummary>({.max_depth = 0})});
+  auto trainer = cpu_trainer<SumTrainer>(Sum(), {make<ModelSummary>({.max_depth = 0})});
   EXPECT_EQ(trainer.train(run_of_one_epoch()).reason, StopReason::finished);
   ASSERT_EQ(trainer.lines.size(), 4);
   EXPECT_EQ(trainer.lines[1], "(model)  Sum   -               15  yes                 -");
@@ -231,7 +216,7 @@ TEST(ModelSummaryTest, CallsTheForwardOfTheOptions) {
       make<ModelSummary>({.forward = [net](const Batch& batch) mutable -> c10::IValue {
         return net->forward(batch.input(), batch.input());
       }});
-  SumTrainer trainer(net, {summary});
+  auto trainer = cpu_trainer<SumTrainer>(net, {summary});
   trainer.train(run_of_one_epoch());
   EXPECT_EQ(trainer.lines.size(), 4);
   EXPECT_EQ(summary->table()->modules[0].output_shape, (std::vector<int64_t>{2, 3}));

@@ -5,7 +5,7 @@
 
 #include "support/expect_error.hpp"
 #include "support/given_scores.hpp"
-#include "support/toy.hpp"
+#include "support/matchers.hpp"
 
 namespace linkboy::testing::move_modules_to_device_test {
 namespace {
@@ -42,22 +42,18 @@ TEST(RegisterModuleTest, ModulesAreOnTheDeviceBeforeTheModelIsPrepared) {
   EXPECT_EQ(trainer.registered_modules().size(), 2U);
   trainer.train(epochs_of_one_update(1));
   trainer.evaluate({.dataset = toy_data(4)});
-  EXPECT_EQ(moved, (std::vector<std::string>{"extra", "model", "extra", "model"}));
+  EXPECT_THAT(moved, ElementsAre("extra", "model", "extra", "model"));
   EXPECT_ERROR(trainer.register_module(nullptr), "the module to register is null");
 }
 
 TEST(MoveModulesToDeviceTest, MovesModulesThatCallbacksHaveRegistered) {
-  class Register : public Callback {
-   public:
-    void on_training_run_start(Trainer& trainer) override {
-      trainer.register_module(std::make_shared<Movable>("late", &moved));
-    }
-    std::vector<std::string> moved;
-  };
-  const auto registering = std::make_shared<Register>();
+  std::vector<std::string> moved;
+  const auto registering = make<LambdaCallback>({.on_training_run_start = [&](Trainer& trainer) {
+    trainer.register_module(std::make_shared<Movable>("late", &moved));
+  }});
   Toy toy({registering, std::make_shared<MoveModulesToDevice>()});
   toy.trainer.train(epochs_of_one_update(1));
-  EXPECT_EQ(registering->moved, (std::vector<std::string>{"late"}));
+  EXPECT_THAT(moved, ElementsAre("late"));
 }
 
 }  // namespace

@@ -1,10 +1,8 @@
 #include "linkboy/callbacks/print_progress.hpp"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "support/given_scores.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::print_progress_test {
 namespace {

@@ -5,13 +5,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "linkboy/callbacks/profiler.hpp"
 #include "support/temporary_folder.hpp"
@@ -78,33 +74,11 @@ inline bool profiler_is_off() {
          !torch::autograd::profiler::isProfilerEnabledInMainThread();
 }
 
-/// Throws an `Exception` in the backward pass of a step.
-template <class Exception>
-class ThrowingTrainer : public QuietTrainer {
- public:
-  template <class... Arguments>
-  ThrowingTrainer(int64_t at_step, Exception exception, Arguments&&... arguments)
-      : QuietTrainer(std::forward<Arguments>(arguments)...),
-        at_step_(at_step),
-        exception_(std::move(exception)) {}
-
- protected:
-  void backward_step(const at::Tensor& loss) override {
-    if (step_++ == at_step_) throw exception_;
-    QuietTrainer::backward_step(loss);
-  }
-
- private:
-  int64_t at_step_;
-  int64_t step_ = 0;
-  Exception exception_;
-};
-
 class ProfilerTest : public ::testing::Test {
  protected:
   std::shared_ptr<Profiler> profiler(ProfilerSchedule schedule) {
     return make<Profiler>(
-        {.directory = folder_ / "traces", .schedule = schedule, .record_shapes = true});
+        {.directory = folder_.path(), .schedule = schedule, .record_shapes = true});
   }
 
   /// Returns options with four steps per epoch.
@@ -112,29 +86,22 @@ class ProfilerTest : public ::testing::Test {
     return {.train_dataset = toy_data(8), .num_epochs = num_epochs, .per_device_batch_size = 2};
   }
 
-  static std::unique_ptr<QuietTrainer> trainer(CallbackList callbacks) {
+  template <class TrainerType = QuietTrainer, class... Arguments>
+  static TrainerType trainer(CallbackList callbacks, Arguments&&... arguments) {
     auto model = toy_model();
-    return std::make_unique<QuietTrainer>(
-        model, marking_loss(), toy_sgd(model),
+    return TrainerType(
+        std::forward<Arguments>(arguments)..., model, marking_loss(), toy_sgd(model),
         TrainerOptions{.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}});
   }
 
-  template <class Exception>
-  static std::unique_ptr<QuietTrainer> throwing_trainer(int64_t at_step, Exception exception,
-                                                        std::shared_ptr<Callback> callback) {
-    auto model = toy_model();
-    return std::make_unique<ThrowingTrainer<Exception>>(
-        at_step, std::move(exception), model, marking_loss(), toy_sgd(model),
-        TrainerOptions{.callbacks = {std::move(callback)}, .accelerator = {.device = "cpu"}});
+  /// Returns the profiler of a run.
+  std::shared_ptr<Profiler> profiled(ProfilerSchedule schedule, const TrainOptions& options) {
+    auto profiler = this->profiler(schedule);
+    trainer({profiler}).train(options);
+    return profiler;
   }
-
-  std::vector<std::string> names() const {
-    std::vector<std::string> names;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_ / "traces")) {
-      names.push_back(entry.path().filename().string());
-    }
-    std::sort(names.begin(), names.end());
-    return names;
+  static ProfilerTrace trace_of(const Profiler& profiler, std::size_t i = 0) {
+    return ProfilerTrace(profiler.traces().at(i));
   }
 
   TemporaryFolder folder_;

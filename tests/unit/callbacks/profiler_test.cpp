@@ -6,17 +6,15 @@
 #include <torch/csrc/autograd/profiler_kineto.h>
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <cmath>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
-#include <string>
-#include <vector>
 
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_size_limit.hpp"
+#include "support/matchers.hpp"
 #include "unit/callbacks/profiled_run.hpp"
 
 namespace linkboy::testing::profiler_test {
@@ -45,119 +43,124 @@ TEST(ProfilerScheduleTest, EqualsPythonsSchedule) {
             "...wwSwwSwwSwwSw");
 }
 
+/// Fails in the backward pass of a step.
+class FailingTrainer : public QuietTrainer {
+ public:
+  template <class... Arguments>
+  FailingTrainer(int64_t at_step, std::function<void()> fail, Arguments&&... arguments)
+      : QuietTrainer(std::forward<Arguments>(arguments)...),
+        at_step_(at_step),
+        fail_(std::move(fail)) {}
+
+ protected:
+  void backward_step(const at::Tensor& loss) override {
+    if (step_++ == at_step_) fail_();
+    QuietTrainer::backward_step(loss);
+  }
+
+ private:
+  int64_t at_step_;
+  int64_t step_ = 0;
+  std::function<void()> fail_;
+};
+
+void lose_power() { throw std::runtime_error("the power went"); }
+
+constexpr ProfilerSchedule kFirstStep{.wait = 0, .warmup = 0, .active = 1};
+constexpr ProfilerSchedule kAllSteps{.wait = 0, .warmup = 0, .active = 100};
+
 TEST_F(ProfilerTest, EachCycleHasAFileAndLaterRunsContinueTheNumbers) {
   const ProfilerSchedule schedule{
       .skip_first = 1, .wait = 1, .warmup = 0, .active = 2, .repeat = 2};
-  auto profiler = this->profiler(schedule);
-  trainer({profiler})->train(epochs(3));
+  const auto profiler = profiled(schedule, epochs(3));
   ASSERT_EQ(profiler->traces().size(), 2U);
-  EXPECT_EQ(ProfilerTrace(profiler->traces()[0]).steps(), (std::vector<int64_t>{2, 3}));
-  EXPECT_EQ(ProfilerTrace(profiler->traces()[1]).steps(), (std::vector<int64_t>{5, 6}));
+  EXPECT_THAT(trace_of(*profiler, 0).steps(), ElementsAre(2, 3));
+  EXPECT_THAT(trace_of(*profiler, 1).steps(), ElementsAre(5, 6));
   auto again = trainer({profiler});
-  again->train(epochs(1));
-  again->train(epochs(2));
-  trainer({this->profiler(schedule)})->train(epochs(1));
-  EXPECT_EQ(names(),
-            (std::vector<std::string>{
-                "run-1-cycle-1-rank-0.pt.trace.json", "run-1-cycle-2-rank-0.pt.trace.json",
-                "run-2-cycle-1-rank-0.pt.trace.json", "run-3-cycle-1-rank-0.pt.trace.json",
-                "run-3-cycle-2-rank-0.pt.trace.json", "run-4-cycle-1-rank-0.pt.trace.json"}));
+  again.train(epochs(1));
+  again.train(epochs(2));
+  profiled(schedule, epochs(1));
+  std::vector<std::string> names;
+  for (const char* part :
+       {"1-cycle-1", "1-cycle-2", "2-cycle-1", "3-cycle-1", "3-cycle-2", "4-cycle-1"}) {
+    names.push_back("run-" + std::string(part) + "-rank-0.pt.trace.json");
+  }
+  EXPECT_EQ(folder_.names(), names);
 }
 
 TEST_F(ProfilerTest, StepsAreMicroSteps) {
-  auto profiler = this->profiler({.wait = 1, .warmup = 1, .active = 1, .repeat = 2});
   TrainOptions options = epochs(2);
   options.gradient_accumulation_steps = 4;
-  trainer({profiler})->train(options);
+  const auto profiler = profiled({.wait = 1, .warmup = 1, .active = 1, .repeat = 2}, options);
   ASSERT_EQ(profiler->traces().size(), 2U);
-  EXPECT_EQ(ProfilerTrace(profiler->traces()[0]).steps(), std::vector<int64_t>{2});
-  EXPECT_EQ(ProfilerTrace(profiler->traces()[1]).steps(), std::vector<int64_t>{5});
+  EXPECT_THAT(trace_of(*profiler, 0).steps(), ElementsAre(2));
+  EXPECT_THAT(trace_of(*profiler, 1).steps(), ElementsAre(5));
 }
 
 TEST_F(ProfilerTest, ACycleEndedByTheEndOfTheRunIsWritten) {
-  auto profiler = this->profiler({.wait = 0, .warmup = 2, .active = 100});
-  trainer({profiler})->train(epochs(1));
+  const auto profiler = profiled({.wait = 0, .warmup = 2, .active = 100}, epochs(1));
   ASSERT_EQ(profiler->traces().size(), 1U);
-  EXPECT_EQ(ProfilerTrace(profiler->traces().front()).steps(), (std::vector<int64_t>{2, 3}));
+  EXPECT_THAT(trace_of(*profiler).steps(), ElementsAre(2, 3));
   EXPECT_TRUE(profiler_is_off());
 }
 
 TEST_F(ProfilerTest, ACycleEndedByAStopRequestIsWritten) {
-  class StopAtOnce : public Callback {
-    void on_train_update_end(Trainer& trainer) override { trainer.request_stop(); }
-  };
-  auto profiler = this->profiler({.wait = 0, .warmup = 0, .active = 100});
-  trainer({profiler, std::make_shared<StopAtOnce>()})->train(epochs(1));
-  const ProfilerTrace trace(profiler->traces().at(0));
-  EXPECT_EQ(trace.steps(), std::vector<int64_t>{0});
+  const auto profiler = this->profiler(kAllSteps);
+  trainer({profiler, stop_at(1)}).train(epochs(1));
+  const ProfilerTrace trace = trace_of(*profiler);
+  EXPECT_THAT(trace.steps(), ElementsAre(0));
   EXPECT_EQ(trace.annotations().front(), "ProfilerStep#0");
   EXPECT_TRUE(trace.events("user_annotation", "ProfilerStep#1").empty());
   EXPECT_TRUE(profiler_is_off());
 }
 
 TEST_F(ProfilerTest, ACycleEndedByStopTrainingIsWritten) {
-  auto profiler = this->profiler({.wait = 0, .warmup = 0, .active = 100});
-  const auto result =
-      throwing_trainer(2, StopTraining(StopReason::nan, "NaN"), profiler)->train(epochs(1));
-  EXPECT_EQ(result.reason, StopReason::nan);
-  EXPECT_EQ(ProfilerTrace(profiler->traces().at(0)).steps(), (std::vector<int64_t>{0, 1, 2}));
+  const auto profiler = this->profiler(kAllSteps);
+  const auto stop = [] { throw StopTraining(StopReason::nan, "NaN"); };
+  EXPECT_EQ(trainer<FailingTrainer>({profiler}, 2, stop).train(epochs(1)).reason, StopReason::nan);
+  EXPECT_THAT(trace_of(*profiler).steps(), ElementsAre(0, 1, 2));
   EXPECT_TRUE(profiler_is_off());
 }
 
 TEST_F(ProfilerTest, ACycleEndedByAnExceptionIsWrittenAndAnotherRunCanBeProfiled) {
-  const ProfilerSchedule schedule{.wait = 0, .warmup = 1, .active = 100};
-  auto profiler = this->profiler(schedule);
-  auto trainer = throwing_trainer(2, std::runtime_error("the power went"), profiler);
-  EXPECT_THROW(trainer->train(epochs(1)), std::runtime_error);
-  EXPECT_EQ(ProfilerTrace(profiler->traces().at(0)).steps(), (std::vector<int64_t>{1, 2}));
+  const auto profiler = this->profiler({.wait = 0, .warmup = 1, .active = 100});
+  auto failing = trainer<FailingTrainer>({profiler}, 2, lose_power);
+  EXPECT_THROW(failing.train(epochs(1)), std::runtime_error);
+  EXPECT_THAT(trace_of(*profiler).steps(), ElementsAre(1, 2));
   EXPECT_TRUE(profiler_is_off());
-  trainer->train(epochs(1));
-  EXPECT_EQ(ProfilerTrace(profiler->traces().at(0)).steps(), (std::vector<int64_t>{4, 5, 6}));
+  failing.train(epochs(1));
+  EXPECT_THAT(trace_of(*profiler).steps(), ElementsAre(4, 5, 6));
 }
 
 TEST_F(ProfilerTest, ARunThatEndsInTheWarmUpWritesNoTraceAndDisablesTheProfiler) {
-  const ProfilerSchedule long_warm_up{.wait = 0, .warmup = 100, .active = 1};
-  auto profiler = this->profiler(long_warm_up);
-  trainer({profiler})->train(epochs(1));
+  const auto profiler = profiled({.wait = 0, .warmup = 100, .active = 1}, epochs(1));
   EXPECT_TRUE(profiler->traces().empty());
-  auto throwing = throwing_trainer(1, std::runtime_error("no"), profiler);
-  EXPECT_THROW(throwing->train(epochs(1)), std::runtime_error);
-  EXPECT_TRUE(names().empty());
+  auto failing = trainer<FailingTrainer>({profiler}, 1, lose_power);
+  EXPECT_THROW(failing.train(epochs(1)), std::runtime_error);
+  EXPECT_TRUE(folder_.names().empty());
   EXPECT_TRUE(profiler_is_off());
-  auto next = this->profiler({.wait = 0, .warmup = 0, .active = 1});
-  trainer({next})->train(epochs(1));
-  EXPECT_EQ(ProfilerTrace(next->traces().at(0)).steps(), std::vector<int64_t>{0});
+  EXPECT_THAT(trace_of(*profiled(kFirstStep, epochs(1))).steps(), ElementsAre(0));
 }
 
 TEST_F(ProfilerTest, DestructionInTheMiddleOfARunDisablesTheProfiler) {
   auto trainer = this->trainer({});
   {
-    auto profiler = this->profiler({.wait = 0, .warmup = 0, .active = 100});
-    profiler->on_training_run_start(*trainer);
-    profiler->on_train_epoch_start(*trainer);
+    const auto profiler = this->profiler(kAllSteps);
+    profiler->on_training_run_start(trainer);
+    profiler->on_train_epoch_start(trainer);
     EXPECT_FALSE(profiler_is_off());
   }
   EXPECT_TRUE(profiler_is_off());
-  auto next = this->profiler({.wait = 0, .warmup = 0, .active = 1});
-  this->trainer({next})->train(epochs(1));
-  EXPECT_EQ(next->traces().size(), 1U);
+  EXPECT_EQ(profiled(kFirstStep, epochs(1))->traces().size(), 1U);
 }
 
 TEST_F(ProfilerTest, TwoProfilersAtTheSameTimeAreAnError) {
-  class Nested : public Callback {
-   public:
-    explicit Nested(std::shared_ptr<Callback> profiler) : profiler_(std::move(profiler)) {}
-    void on_train_epoch_start(Trainer&) override {
-      auto inner = ProfilerTest::trainer({profiler_});
-      EXPECT_ERROR(inner->train(epochs(1)), "another run of this process uses a Profiler");
-    }
-
-   private:
-    std::shared_ptr<Callback> profiler_;
-  };
-  auto profiler = this->profiler({.wait = 0, .warmup = 0, .active = 1});
-  trainer({profiler, std::make_shared<Nested>(this->profiler({}))})->train(epochs(1));
-  EXPECT_EQ(ProfilerTrace(profiler->traces().at(0)).steps(), std::vector<int64_t>{0});
+  const auto profiler = this->profiler(kFirstStep);
+  const auto train_another = make<LambdaCallback>({.on_train_epoch_start = [&](Trainer&) {
+    EXPECT_ERROR(profiled({}, epochs(1)), "another run of this process uses a Profiler");
+  }});
+  trainer({profiler, train_another}).train(epochs(1));
+  EXPECT_THAT(trace_of(*profiler).steps(), ElementsAre(0));
 }
 
 bool refuses(const std::function<void()>& work) {
@@ -176,10 +179,10 @@ TEST_F(ProfilerTest, AnotherActiveProfilerIsAnErrorAndStaysActive) {
   kineto::prepareProfiler(config, activities);
   // LibTorch 2.15 accepts a second preparation.
   if (refuses([&] { kineto::prepareProfiler(config, activities); })) {
-    EXPECT_ERROR(trainer({profiler})->train(epochs(1)), "LibTorch's profiler cannot start: ");
+    EXPECT_ERROR(trainer({profiler}).train(epochs(1)), "LibTorch's profiler cannot start: ");
   }
   kineto::enableProfiler(config, activities);
-  EXPECT_ERROR(trainer({profiler})->train(epochs(1)), "LibTorch's profiler is already on");
+  EXPECT_ERROR(trainer({profiler}).train(epochs(1)), "LibTorch's profiler is already on");
   EXPECT_TRUE(kineto::profilerEnabled());
   kineto::disableProfiler();
 }
@@ -196,22 +199,22 @@ TEST_F(ProfilerTest, RejectsNumbersOutOfRange) {
 
 TEST_F(ProfilerTest, AnUnwritableDirectoryIsReportedBeforeTraining) {
   auto trainer = this->trainer({make<Profiler>({.directory = "/proc/no/traces"})});
-  EXPECT_ERROR(trainer->train(epochs(1)), "/proc/no");
-  EXPECT_EQ(trainer->num_updates(), 0);
+  EXPECT_ERROR(trainer.train(epochs(1)), "/proc/no");
+  EXPECT_EQ(trainer.num_updates(), 0);
 }
 
 TEST_F(ProfilerTest, AFullDiskIsReportedWithThePathAndDoesNotEndTheRun) {
-  auto profiler = this->profiler({.wait = 0, .warmup = 0, .active = 1});
+  auto profiler = this->profiler(kFirstStep);
   auto trainer = this->trainer({profiler});
   {
     const FileSizeLimit limit(4096);
-    EXPECT_EQ(trainer->train(epochs(1)).num_updates, 4);
+    EXPECT_EQ(trainer.train(epochs(1)).num_updates, 4);
   }
   EXPECT_EQ(profiler->num_failures(), 1);
   EXPECT_TRUE(profiler->traces().empty());
-  EXPECT_TRUE(names().empty());
-  ASSERT_FALSE(trainer->lines.empty());
-  const std::string& line = trainer->lines.front();
+  EXPECT_TRUE(folder_.names().empty());
+  ASSERT_FALSE(trainer.lines.empty());
+  const std::string& line = trainer.lines.front();
   EXPECT_TRUE(line.starts_with("ERROR: the trace ")) << line;
   EXPECT_NE(line.find("run-1-cycle-1-rank-0.pt.trace.json was not written"), std::string::npos);
   EXPECT_TRUE(profiler_is_off());

@@ -5,17 +5,16 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <vector>
 
 #include "linkboy/callbacks/profiler.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
-#include "support/toy.hpp"
 #include "unit/callbacks/profiled_run.hpp"
 
 namespace linkboy::testing::profiler_trace_test {
 namespace {
+
+/// Records the steps 2 and 3.
+constexpr ProfilerSchedule kTwoSteps{.wait = 1, .warmup = 1, .active = 2};
 
 bool contains(const nlohmann::json& outer, const nlohmann::json& inner) {
   const double begin = outer.at("ts");
@@ -24,10 +23,9 @@ bool contains(const nlohmann::json& outer, const nlohmann::json& inner) {
 }
 
 TEST_F(ProfilerTest, TheTraceContainsOnlyTheOperatorsOfTheActiveSteps) {
-  auto profiler = this->profiler({.wait = 1, .warmup = 1, .active = 2});
-  trainer({profiler})->train(epochs(3));
+  const auto profiler = profiled(kTwoSteps, epochs(3));
   ASSERT_EQ(profiler->traces().size(), 1U);
-  const ProfilerTrace trace(profiler->traces().front());
+  const ProfilerTrace trace = trace_of(*profiler);
   EXPECT_EQ(trace.steps(), (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(trace.num_operators("aten::addmm"), 4U);  // two layers, two steps
   EXPECT_EQ(trace.num_operators("aten::cross_entropy_loss"), 2U);
@@ -36,9 +34,8 @@ TEST_F(ProfilerTest, TheTraceContainsOnlyTheOperatorsOfTheActiveSteps) {
 }
 
 TEST_F(ProfilerTest, EachStepIsARangeAroundItsOperators) {
-  auto profiler = this->profiler({.wait = 1, .warmup = 1, .active = 2});
-  trainer({profiler})->train(epochs(1));
-  const ProfilerTrace trace(profiler->traces().front());
+  const auto profiler = profiled(kTwoSteps, epochs(1));
+  const ProfilerTrace trace = trace_of(*profiler);
   const auto marks = trace.events("cpu_op", "aten::neg");
   ASSERT_EQ(marks.size(), 2U);
   for (std::size_t i : {0, 1}) {
@@ -53,9 +50,7 @@ TEST_F(ProfilerTest, AnEvaluationIsInTheTraceOnlyBetweenTwoActiveSteps) {
   TrainOptions options = epochs(2);
   options.eval_dataset = toy_data(2);
   const auto steps = [&](ProfilerSchedule schedule) {
-    auto profiler = this->profiler(schedule);
-    trainer({profiler})->train(options);
-    return ProfilerTrace(profiler->traces().at(0)).steps();
+    return trace_of(*profiled(schedule, options)).steps();
   };
   EXPECT_EQ(steps({.wait = 1, .warmup = 1, .active = 2}), (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(steps({.wait = 3, .warmup = 1, .active = 2}), (std::vector<int64_t>{4, 5}));
@@ -65,12 +60,12 @@ TEST_F(ProfilerTest, AnEvaluationIsInTheTraceOnlyBetweenTwoActiveSteps) {
 
 TEST_F(ProfilerTest, ShapesAndMemoryAreWrittenOnRequest) {
   const auto trace_with = [this](bool record_shapes, bool profile_memory) {
-    auto profiler = make<Profiler>({.directory = folder_ / "traces",
+    auto profiler = make<Profiler>({.directory = folder_.path(),
                                     .schedule = {.wait = 0, .warmup = 0, .active = 1},
                                     .record_shapes = record_shapes,
                                     .profile_memory = profile_memory});
-    trainer({profiler})->train(epochs(1));
-    return ProfilerTrace(profiler->traces().at(0));
+    trainer({profiler}).train(epochs(1));
+    return trace_of(*profiler);
   };
   const auto has_shapes = [](const ProfilerTrace& trace) {
     return trace.events("cpu_op", "aten::neg").at(0).at("args").contains("Input Dims");
@@ -84,8 +79,7 @@ TEST_F(ProfilerTest, ShapesAndMemoryAreWrittenOnRequest) {
 }
 
 TEST_F(ProfilerTest, SelfTimesOfTheOperatorsAddUpToTheTopLevelTimes) {
-  auto profiler = this->profiler({.wait = 1, .warmup = 1, .active = 2});
-  trainer({profiler})->train(epochs(1));
+  const auto profiler = profiled(kTwoSteps, epochs(1));
   int64_t own_ns = 0;
   std::map<std::string, int64_t> num_calls;
   for (const auto& row : profiler->operators()) {
@@ -98,7 +92,7 @@ TEST_F(ProfilerTest, SelfTimesOfTheOperatorsAddUpToTheTopLevelTimes) {
   EXPECT_EQ(num_calls.at("aten::neg"), 2);
   EXPECT_FALSE(num_calls.contains("ProfilerStep#2"));
 
-  auto operators = ProfilerTrace(profiler->traces().at(0)).events("cpu_op");
+  auto operators = trace_of(*profiler).events("cpu_op");
   std::stable_sort(operators.begin(), operators.end(), [](const auto& left, const auto& right) {
     return left.at("ts") < right.at("ts");
   });
@@ -116,18 +110,18 @@ TEST_F(ProfilerTest, SelfTimesOfTheOperatorsAddUpToTheTopLevelTimes) {
 }
 
 TEST_F(ProfilerTest, TheTableShowsTheCostliestOperatorsFirst) {
-  auto profiler = make<Profiler>({.directory = folder_ / "traces",
+  auto profiler = make<Profiler>({.directory = folder_.path(),
                                   .schedule = {.wait = 0, .warmup = 1, .active = 2},
                                   .num_table_rows = 3});
   auto trainer = this->trainer({profiler});
-  trainer->train(epochs(1));
+  trainer.train(epochs(1));
   const auto& operators = profiler->operators();
   EXPECT_TRUE(std::is_sorted(operators.begin(), operators.end(), [](const auto& l, const auto& r) {
     return l.self_cpu_ns > r.self_cpu_ns;
   }));
-  ASSERT_EQ(trainer->lines.size(), 2U);
-  EXPECT_TRUE(trainer->lines[0].starts_with("Profiler: the trace is "));
-  const std::string& table = trainer->lines[1];
+  ASSERT_EQ(trainer.lines.size(), 2U);
+  EXPECT_TRUE(trainer.lines[0].starts_with("Profiler: the trace is "));
+  const std::string& table = trainer.lines[1];
   EXPECT_TRUE(table.starts_with("operator ")) << table;
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 3);
   EXPECT_NE(table.find("\n" + operators[0].name.substr(0, 48)), std::string::npos) << table;
@@ -136,12 +130,12 @@ TEST_F(ProfilerTest, TheTableShowsTheCostliestOperatorsFirst) {
 }
 
 TEST_F(ProfilerTest, KernelsAreInTheTraceAndTheTable_CUPTI) {
-  auto profiler = this->profiler({.wait = 1, .warmup = 1, .active = 2});
+  auto profiler = this->profiler(kTwoSteps);
   auto model = toy_model();
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
                        {.callbacks = {profiler}, .accelerator = {.device = "cuda"}});
   trainer.train(epochs(1));
-  EXPECT_FALSE(ProfilerTrace(profiler->traces().at(0)).events("kernel").empty());
+  EXPECT_FALSE(trace_of(*profiler).events("kernel").empty());
   const auto& operators = profiler->operators();
   EXPECT_TRUE(std::any_of(operators.begin(), operators.end(), [](const OperatorTime& row) {
     return row.name == "aten::addmm" && row.self_cuda_ns > 0;
@@ -160,12 +154,9 @@ TEST_F(ProfilerTest, ProfilerRangesAreAnnotationsOfTheTrace) {
       return QuietTrainer::calculate_train_batch_loss(batch);
     }
   };
-  auto profiler = this->profiler({.wait = 1, .warmup = 1, .active = 2});
-  auto model = toy_model();
-  Staged trainer(model, marking_loss(), toy_sgd(model),
-                 {.callbacks = {profiler}, .accelerator = {.device = "cpu"}});
-  trainer.train(epochs(1));
-  const ProfilerTrace trace(profiler->traces().at(0));
+  auto profiler = this->profiler(kTwoSteps);
+  trainer<Staged>({profiler}).train(epochs(1));
+  const ProfilerTrace trace = trace_of(*profiler);
   const auto ranges = trace.events("user_annotation", "my stage");
   const auto marks = trace.events("cpu_op", "aten::neg");
   ASSERT_EQ(ranges.size(), 2U);

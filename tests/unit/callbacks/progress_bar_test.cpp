@@ -2,7 +2,6 @@
 // terminals.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -12,26 +11,17 @@
 #include "linkboy/callbacks/progress_bar.hpp"
 #include "linkboy/extend/status_line.hpp"
 #include "linkboy/metrics/accuracy.hpp"
+#include "support/at_update.hpp"
+#include "support/matchers.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::progress_bar_test {
 namespace {
 
-std::string bar_output(ProgressBarOptions options, bool stop_early = false,
-                       CallbackList callbacks = {}) {
-  std::FILE* file = std::tmpfile();
-  options.stream = file;
-  options.bar_interval = std::chrono::milliseconds(0);
-  class Stop : public Callback {
-    void on_train_update_end(Trainer& trainer) override { trainer.request_stop(); }
-  };
-  callbacks.insert(callbacks.begin(), std::make_shared<ProgressBar>(options));
-  if (stop_early) callbacks.push_back(std::make_shared<Stop>());
-  Toy toy(callbacks);
-  toy.trainer.train({.train_dataset = toy_data(8),
-                     .num_epochs = 1,
-                     .eval_dataset = toy_data(4),
-                     .per_device_batch_size = 2});
+using Mode = ProgressBarOptions::Mode;
+
+/// Returns what was written to a file and closes it.
+std::string written_to(std::FILE* file) {
   std::string text(static_cast<std::size_t>(std::ftell(file)), '\0');
   std::rewind(file);
   EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
@@ -39,8 +29,21 @@ std::string bar_output(ProgressBarOptions options, bool stop_early = false,
   return text;
 }
 
+std::string bar_output(ProgressBarOptions options, CallbackList callbacks = {},
+                       const TrainOptions& train_options = {.train_dataset = toy_data(8),
+                                                            .num_epochs = 1,
+                                                            .eval_dataset = toy_data(4),
+                                                            .per_device_batch_size = 2}) {
+  std::FILE* file = std::tmpfile();
+  options.stream = file;
+  options.bar_interval = std::chrono::milliseconds(0);
+  callbacks.insert(callbacks.begin(), std::make_shared<ProgressBar>(options));
+  Toy(std::move(callbacks)).trainer.train(train_options);
+  return written_to(file);
+}
+
 TEST(ProgressBarTest, DrawsShareCountsTimesSpeedLossAndLearningRate) {
-  const std::string text = bar_output({.mode = ProgressBarOptions::Mode::bar});
+  const std::string text = bar_output({.mode = Mode::bar});
   for (const char* part : {"\repoch 1  25% |", "#", "| 1/4 [00:00<00:0", " samples/s, loss ",
                            ", lr 0.1]", "epoch 1 100% |", "\reval  50% |", "eval 100% |", "]"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\nis not in:\n" << text;
@@ -53,59 +56,43 @@ TEST(ProgressBarTest, ShowsTheCurrentMetrics) {
   const auto accuracy = std::make_shared<Accuracy>(AccuracyOptions{.num_classes = 3});
   const CallbackList metrics{
       make<MetricCallback>(MetricCollection{{"accuracy", accuracy}}, {.measure_training = true})};
-  const std::string shown = bar_output(
-      {.mode = ProgressBarOptions::Mode::plain, .plain_interval = {}, .show_metrics = true},
-      /*stop_early=*/false, metrics);
+  const std::string shown =
+      bar_output({.mode = Mode::plain, .plain_interval = {}, .show_metrics = true}, metrics);
   // After 2, 4, 6 and 8 samples, and after 2 and 4 of the evaluation. The history has the last
   // value of each. With losses from a device, fewer lines are drawn.
   const std::string number = R"( \d\.\d{4})";
   const std::regex lines("(epoch 1 [^\n]*, accuracy" + number + ", lr 0.1\\]\n){2,5}" +
                          "(eval [^\n]*, accuracy" + number + "\\]\n){1,3}");
   EXPECT_TRUE(std::regex_match(shown, lines)) << shown;
-  const std::string hidden =
-      bar_output({.mode = ProgressBarOptions::Mode::plain}, /*stop_early=*/false, metrics);
-  EXPECT_EQ(hidden.find("accuracy"), std::string::npos);
+  EXPECT_THAT(bar_output({.mode = Mode::plain}, metrics), Not(HasSubstr("accuracy")));
 }
 
 TEST(ProgressBarTest, WritesPlainLinesWithoutATerminal) {
-  const std::string text = bar_output({.mode = ProgressBarOptions::Mode::automatic});
-  EXPECT_EQ(text.find('\r'), std::string::npos);
-  EXPECT_TRUE(text.starts_with("epoch 1 100% 4/4 [00:0"));
+  const std::string text = bar_output({.mode = Mode::automatic});
+  EXPECT_THAT(text, Not(HasSubstr("\r")));
+  EXPECT_THAT(text, StartsWith("epoch 1 100% 4/4 [00:0"));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
 }
 
 TEST(ProgressBarTest, AnEpochEndedByANumberOfUpdatesReaches100Percent) {
-  std::FILE* file = std::tmpfile();
-  Toy toy({make<ProgressBar>({.mode = ProgressBarOptions::Mode::plain, .stream = file})});
-  toy.trainer.train({.train_dataset = toy_data(20),
-                     .num_epochs = 1,
-                     .per_device_batch_size = 2,
-                     .max_num_updates = 3,
-                     .gradient_accumulation_steps = 2});
-  std::rewind(file);
-  std::string line(200, '\0');
-  EXPECT_NE(std::fgets(line.data(), 200, file), nullptr);
-  std::fclose(file);
-  EXPECT_TRUE(line.starts_with("epoch 1 100% 6/6 [")) << line;
+  const TrainOptions options{.train_dataset = toy_data(20),
+                             .num_epochs = 1,
+                             .per_device_batch_size = 2,
+                             .max_num_updates = 3,
+                             .gradient_accumulation_steps = 2};
+  EXPECT_THAT(bar_output({.mode = Mode::plain}, {}, options), StartsWith("epoch 1 100% 6/6 ["));
 }
 
-TEST(ProgressBarTest, IsSilentOnRequest) {
-  EXPECT_EQ(bar_output({.mode = ProgressBarOptions::Mode::none}), "");
-}
+TEST(ProgressBarTest, IsSilentOnRequest) { EXPECT_EQ(bar_output({.mode = Mode::none}), ""); }
 
 TEST(ProgressBarTest, EndsItsLineWhenTheRunStops) {
-  const std::string text = bar_output({.mode = ProgressBarOptions::Mode::bar}, true);
-  EXPECT_TRUE(text.ends_with("\x1b[K\n")) << text;
+  EXPECT_THAT(bar_output({.mode = Mode::bar}, {stop_at(1)}), EndsWith("\x1b[K\n"));
 }
 
 TEST(ProgressBarTest, AnIntermediateEvaluationHasASeparateNamedBar) {
-  class EvaluateOnce : public Callback {
-    void on_train_update_end(Trainer& trainer) override {
-      if (trainer.num_updates() == 2) trainer.evaluate_now({.metric_prefix = "intermediate_"});
-    }
-  };
-  const std::string text = bar_output({.mode = ProgressBarOptions::Mode::plain}, false,
-                                      {std::make_shared<EvaluateOnce>()});
+  const auto evaluate_once = std::make_shared<AtUpdate>(
+      2, [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "intermediate_"}); });
+  const std::string text = bar_output({.mode = Mode::plain}, {evaluate_once});
   const auto inner = text.find("intermediate_eval 100% 2/2 [");
   const auto outer = text.find("epoch 1 100% 4/4 [");
   ASSERT_NE(inner, std::string::npos) << text;
@@ -114,7 +101,7 @@ TEST(ProgressBarTest, AnIntermediateEvaluationHasASeparateNamedBar) {
 }
 
 TEST(ProgressBarTest, AStreamThatCannotBeWrittenDoesNotEndTheRun) {
-  for (const auto mode : {ProgressBarOptions::Mode::plain, ProgressBarOptions::Mode::bar}) {
+  for (const auto mode : {Mode::plain, Mode::bar}) {
     std::FILE* full = std::fopen("/dev/full", "w");
     ASSERT_NE(full, nullptr);
     ProgressBarOptions options{.mode = mode, .stream = full};
@@ -135,11 +122,7 @@ TEST(StatusLineTest, PrintedLinesAppearAboveTheStatusLine) {
     line.keep();
     write_above_status_line(file, "end");
   }
-  std::string text(static_cast<std::size_t>(std::ftell(file)), '\0');
-  std::rewind(file);
-  EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
-  std::fclose(file);
-  EXPECT_EQ(text, "\r50%\x1b[K\r\x1b[Knote\n\r50%\x1b[K\nend\n");
+  EXPECT_EQ(written_to(file), "\r50%\x1b[K\r\x1b[Knote\n\r50%\x1b[K\nend\n");
 }
 
 }  // namespace

@@ -3,24 +3,24 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <algorithm>
-
 #include "linkboy/callbacks/callback_factory.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
-#include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
-#include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/schedulers/wsd_scheduler.hpp"
-#include "linkboy/trainer.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_size_limit.hpp"
 #include "support/keep_losses.hpp"
+#include "support/matchers.hpp"
+#include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::save_at_decays_test {
 namespace {
+
+constexpr const char* kBeforeDecay = "checkpoint_18_wsd_pre_decay";
+constexpr const char* kAfterDecay = "checkpoint_20_wsd_post_decay.pt";
 
 class SaveAtDecaysTest : public ::testing::Test {
  protected:
@@ -30,6 +30,10 @@ class SaveAtDecaysTest : public ::testing::Test {
             .num_epochs = num_epochs,
             .per_device_batch_size = 4,
             .create_scheduler_fn = wsd(options)};
+  }
+  /// Returns options for a run that begins at the end of another one's constant phase.
+  static TrainOptions continuation(int64_t num_epochs) {
+    return epochs(num_epochs, {.min_lr_ratio = 0.5, .is_continuation_from_checkpoint = true});
   }
 
   static std::shared_ptr<SaveTrainingState> saving_in(
@@ -54,12 +58,10 @@ TEST_F(SaveAtDecaysTest, SavesBeforeAndAfterTheDecay) {
   EXPECT_TRUE(save->writes_files());
   Toy toy({save});
   toy.trainer.train(epochs(4));
-  EXPECT_EQ(folder_.names(), (std::vector<std::string>{"checkpoint_18_wsd_pre_decay",
-                                                       "checkpoint_20_wsd_post_decay.pt"}));
-  const StateDict before =
-      read_checkpoint(folder_ / "checkpoint_18_wsd_pre_decay" / kTrainingStateFile);
+  EXPECT_THAT(folder_.names(), ElementsAre(kBeforeDecay, kAfterDecay));
+  const StateDict before = read_checkpoint(folder_ / kBeforeDecay / kTrainingStateFile);
   EXPECT_EQ(before.get_dict("training_state").get_int("num_updates"), 18);
-  const StateDict after = read_checkpoint(folder_ / "checkpoint_20_wsd_post_decay.pt");
+  const StateDict after = read_checkpoint(folder_ / kAfterDecay);
   EXPECT_EQ(after.get_int("step"), 20);
   EXPECT_EQ(after.get_string("checkpoint_type"), "post_decay");
   EXPECT_EQ(after.get_int("total_steps"), 20);
@@ -73,10 +75,9 @@ TEST_F(SaveAtDecaysTest, SavesBeforeAndAfterTheDecay) {
 TEST_F(SaveAtDecaysTest, SavesAtEachOfSeveralDecays) {
   Toy toy({saving({.save_optimizer = false, .save_scheduler = false})});
   toy.trainer.train(epochs(8, {.decay_phase_ratio = 0.5, .num_checkpoints = 2}));
-  EXPECT_EQ(
-      folder_.names(),
-      (std::vector<std::string>{"checkpoint_10_wsd_pre_decay", "checkpoint_20_wsd_post_decay.pt",
-                                "checkpoint_30_wsd_pre_decay", "checkpoint_40_wsd_post_decay.pt"}));
+  EXPECT_THAT(folder_.names(),
+              ElementsAre("checkpoint_10_wsd_pre_decay", kAfterDecay, "checkpoint_30_wsd_pre_decay",
+                          "checkpoint_40_wsd_post_decay.pt"));
   const StateDict after = read_checkpoint(folder_ / "checkpoint_40_wsd_post_decay.pt");
   EXPECT_FALSE(after.contains("optimizer_state_dict"));
   EXPECT_FALSE(after.contains("scheduler_state_dict"));
@@ -95,7 +96,7 @@ TEST_F(SaveAtDecaysTest, ALongerScheduleContinuesBitIdenticallyFromTheStateBefor
   auto ema = std::make_shared<ModelEma>();
   Toy second({losses, ema});
   TrainOptions longer = epochs(8);
-  longer.resume_from = folder_ / "checkpoint_18_wsd_pre_decay";
+  longer.resume_from = folder_ / kBeforeDecay;
   longer.allow_changed_schedule_length = true;
   EXPECT_EQ(second.trainer.train(longer).num_updates, 40);
   EXPECT_EQ(losses->losses,
@@ -105,29 +106,25 @@ TEST_F(SaveAtDecaysTest, ALongerScheduleContinuesBitIdenticallyFromTheStateBefor
 }
 
 TEST_F(SaveAtDecaysTest, StartsFromAnInitialCheckpoint) {
-  class KeepStart : public Callback {
-   public:
-    void on_train_epoch_start(Trainer& trainer) override {
-      if (weights.empty()) weights = copies_of(trainer.model().parameters());
-    }
-    std::vector<torch::Tensor> weights;
-  };
   Toy first({saving()});
   first.trainer.train(epochs(4));
-  for (const char* name : {"checkpoint_20_wsd_post_decay.pt", "checkpoint_18_wsd_pre_decay"}) {
+  for (const char* name : {kAfterDecay, kBeforeDecay}) {
     SCOPED_TRACE(name);
+    const auto path = folder_ / name;
     const TemporaryFolder folder;
-    auto start = std::make_shared<KeepStart>();
-    Toy second({start, saving_in(folder.path(), {}, folder_ / name)}, /*lr=*/0.7);
-    second.trainer.train(epochs(2, {.min_lr_ratio = 0.5, .is_continuation_from_checkpoint = true}));
+    std::vector<torch::Tensor> start;
+    const auto keep_start = make<LambdaCallback>({.on_train_epoch_start = [&](Trainer& trainer) {
+      if (start.empty()) start = copies_of(trainer.model().parameters());
+    }});
+    Toy second({keep_start, saving_in(folder.path(), {}, path)}, /*lr=*/0.7);
+    second.trainer.train(continuation(2));
     EXPECT_EQ(second.trainer.num_updates(), 10);
-    const bool is_file = std::filesystem::is_regular_file(folder_ / name);
+    const bool is_file = std::filesystem::is_regular_file(path);
     const auto saved =
-        read_checkpoint(is_file ? folder_ / name : folder_ / name / kTrainingStateFile)
-            .get_dict("model_state_dict");
-    EXPECT_TRUE(torch::equal(start->weights[0].cpu(), saved.get_tensor("0.weight")));
-    EXPECT_EQ(folder.names(), (std::vector<std::string>{"checkpoint_10_wsd_post_decay.pt",
-                                                        "checkpoint_8_wsd_pre_decay"}));
+        read_checkpoint(is_file ? path : path / kTrainingStateFile).get_dict("model_state_dict");
+    EXPECT_TRUE(torch::equal(start[0].cpu(), saved.get_tensor("0.weight")));
+    EXPECT_THAT(folder.names(),
+                ElementsAre("checkpoint_10_wsd_post_decay.pt", "checkpoint_8_wsd_pre_decay"));
     EXPECT_NEAR(lr_of(second), 0.05, 1e-9);  // half of the first run's
   }
 }
@@ -136,17 +133,14 @@ TEST_F(SaveAtDecaysTest, AContinuationResumesBitIdentically) {
   Toy first({saving()});
   first.trainer.train(epochs(4));
   const TemporaryFolder folder;
-  const auto continuing = [&] {
-    return saving_in(folder.path(), {}, folder_ / "checkpoint_18_wsd_pre_decay");
-  };
-  TrainOptions options = epochs(4, {.min_lr_ratio = 0.5, .is_continuation_from_checkpoint = true});
+  const auto continuing = [&] { return saving_in(folder.path(), {}, folder_ / kBeforeDecay); };
   Toy whole({continuing()});
-  whole.trainer.train(options);
+  whole.trainer.train(continuation(4));
   Toy stopped({continuing(), stop_at(7)});
-  stopped.trainer.train(options);
+  stopped.trainer.train(continuation(4));
   stopped.trainer.save_training_state(folder / "stopped");
   Toy resumed({continuing()});
-  options.resume_from = folder / "stopped";
+  const auto options = resumed_from(folder / "stopped", continuation(4));
   EXPECT_EQ(resumed.trainer.train(options).num_updates, 20);
   EXPECT_EQ(lr_of(resumed), lr_of(whole));
   EXPECT_TRUE(bit_equal(resumed.model->parameters(), whole.model->parameters()));
@@ -156,8 +150,7 @@ TEST_F(SaveAtDecaysTest, AResumedRunDoesNotLoadTheInitialCheckpoint) {
   Toy first({saving()});
   first.trainer.train(epochs(4));
   Toy second({saving_in(folder_.path(), {}, folder_ / "no_such_file.pt")});
-  TrainOptions options = epochs(4);
-  options.resume_from = folder_ / "checkpoint_18_wsd_pre_decay";
+  const auto options = resumed_from(folder_ / kBeforeDecay, epochs(4));
   EXPECT_EQ(second.trainer.train(options).num_updates, 20);
   EXPECT_TRUE(bit_equal(second.model->parameters(), first.model->parameters()));
 }
@@ -167,8 +160,8 @@ TEST_F(SaveAtDecaysTest, AcceptsThePhasesOfAnotherSchedule) {
   TrainOptions options = epochs(2);
   options.create_scheduler_fn = {};
   toy.trainer.train(options);
-  EXPECT_EQ(folder_.names(), (std::vector<std::string>{"checkpoint_6_wsd_pre_decay",
-                                                       "checkpoint_9_wsd_post_decay.pt"}));
+  EXPECT_THAT(folder_.names(),
+              ElementsAre("checkpoint_6_wsd_pre_decay", "checkpoint_9_wsd_post_decay.pt"));
 }
 
 TEST_F(SaveAtDecaysTest, AFullDiskDoesNotEndTheRun) {
@@ -177,11 +170,9 @@ TEST_F(SaveAtDecaysTest, AFullDiskDoesNotEndTheRun) {
                          1, [&](Trainer&) { full_disk = std::make_unique<FileSizeLimit>(16); })});
   EXPECT_EQ(toy.trainer.train(epochs(4)).num_updates, 20);
   full_disk.reset();
-  const auto num_errors =
-      std::count_if(toy.trainer.lines.begin(), toy.trainer.lines.end(), [](const auto& line) {
-        return line.starts_with("ERROR: the checkpoint of a decay phase was not saved: ");
-      });
-  EXPECT_EQ(num_errors, 2);
+  EXPECT_THAT(
+      toy.trainer.lines,
+      Contains(StartsWith("ERROR: the checkpoint of a decay phase was not saved: ")).Times(2));
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder_.path())) {
     EXPECT_TRUE(entry.is_directory()) << entry;
   }
@@ -201,15 +192,12 @@ TEST_F(SaveAtDecaysTest, RejectsARunWithoutDecayAndImpossiblePhases) {
 }
 
 TEST_F(SaveAtDecaysTest, AlsoSavesNumberedStates) {
-  auto save = make<SaveTrainingState>({.directory = folder_.path(),
-                                       .every_n_updates = 9,
-                                       .save_at_decays = DecaySaves{},
-                                       .keep_last = 1});
-  Toy toy({save});
+  Toy toy({make<SaveTrainingState>({.directory = folder_.path(),
+                                    .every_n_updates = 9,
+                                    .save_at_decays = DecaySaves{},
+                                    .keep_last = 1})});
   toy.trainer.train(epochs(4));
-  EXPECT_EQ(folder_.names(),
-            (std::vector<std::string>{".lock", "checkpoint_18_wsd_pre_decay",
-                                      "checkpoint_20_wsd_post_decay.pt", "state-00000003"}));
+  EXPECT_THAT(folder_.names(), ElementsAre(".lock", kBeforeDecay, kAfterDecay, "state-00000003"));
 }
 
 TEST_F(SaveAtDecaysTest, TheTextNameOfLinkboy01IsStillRead) {
@@ -219,9 +207,8 @@ TEST_F(SaveAtDecaysTest, TheTextNameOfLinkboy01IsStillRead) {
   save->load_state_dict({});  // linkboy 0.1 did not save its state
   Toy toy({save});
   toy.trainer.train(epochs(4));
-  EXPECT_EQ(folder_.names(), (std::vector<std::string>{"checkpoint_18_wsd_pre_decay",
-                                                       "checkpoint_20_wsd_post_decay.pt"}));
-  const StateDict after = read_checkpoint(folder_ / "checkpoint_20_wsd_post_decay.pt");
+  EXPECT_THAT(folder_.names(), ElementsAre(kBeforeDecay, kAfterDecay));
+  const StateDict after = read_checkpoint(folder_ / kAfterDecay);
   EXPECT_FALSE(after.contains("optimizer_state_dict"));
   EXPECT_TRUE(after.contains("scheduler_state_dict"));
 }

@@ -3,8 +3,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <array>
-
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
@@ -13,36 +11,46 @@
 #include "support/expect_error.hpp"
 #include "support/given_scores.hpp"
 #include "support/load_for_resume.hpp"
+#include "support/matchers.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::save_best_model_test {
 namespace {
 
 class SaveBestModelTest : public ::testing::Test {
  protected:
-  SaveBestModelOptions watching_score() {
-    return {.path = folder_ / "best.pt", .monitor = "score"};
+  SaveBestModelOptions watching_score(int64_t save_top_k = 1) {
+    return {.path = folder_ / "best.pt", .save_top_k = save_top_k, .monitor = "score"};
   }
+  std::shared_ptr<SaveBestModel> saving(const SaveBestModelOptions& options) {
+    return std::make_shared<SaveBestModel>(options);
+  }
+  /// Returns a run with one score per epoch.
+  static Toy scored(std::vector<double> scores, std::shared_ptr<Callback> save,
+                    CallbackList more = {}) {
+    more.insert(more.begin(), {std::make_shared<GivenScores>(std::move(scores)), std::move(save)});
+    return Toy(std::move(more));
+  }
+  /// Lets `callback` see an epoch with this score.
+  static void see_score(SaveBestModel& callback, Trainer& trainer, double score) {
+    trainer.run_history().update_metric("score", score);
+    callback.on_training_run_epoch_end(trainer);
+  }
+
   TemporaryFolder folder_;
 };
 
 TEST_F(SaveBestModelTest, SavesTheBestEpochAndLoadsItAtTheEnd) {
-  class KeepWeights : public Callback {
-   public:
-    void on_training_run_epoch_end(Trainer& trainer) override {
-      weights.push_back(copies_of(trainer.model().parameters()));
-    }
-    std::vector<std::vector<torch::Tensor>> weights;
-  };
-  auto keep = std::make_shared<KeepWeights>();
-  Toy toy({keep, std::make_shared<GivenScores>(std::vector<double>{3.0, 1.0, 2.0}),
-           std::make_shared<SaveBestModel>(watching_score())});
+  std::vector<std::vector<torch::Tensor>> weights;
+  const auto keep = make<LambdaCallback>({.on_training_run_epoch_end = [&](Trainer& trainer) {
+    weights.push_back(copies_of(trainer.model().parameters()));
+  }});
+  Toy toy = scored({3.0, 1.0, 2.0}, saving(watching_score()), {keep});
   TrainOptions options = epochs_of_one_update(3);
   options.create_scheduler_fn = cosine();
   toy.trainer.train(options);
-  EXPECT_TRUE(bit_equal(toy.model->parameters(), keep->weights[1]));
+  EXPECT_TRUE(bit_equal(toy.model->parameters(), weights[1]));
   EXPECT_EQ(toy.trainer.scheduler()->num_updates(), 2);
   const StateDict contents = read_checkpoint(folder_ / "best.pt");
   EXPECT_EQ(contents.get_double("score"), 1.0);
@@ -55,8 +63,7 @@ TEST_F(SaveBestModelTest, TheFirstSaveRespectsTheOptions) {
   // In pytorch-accelerated, the first save ignored save_scheduler.
   auto options = watching_score();
   options.save_optimizer = options.save_scheduler = false;
-  Toy toy({std::make_shared<GivenScores>(std::vector<double>{3.0}),
-           std::make_shared<SaveBestModel>(options)});
+  Toy toy = scored({3.0}, saving(options));
   TrainOptions train_options = epochs_of_one_update(1);
   train_options.create_scheduler_fn = cosine();
   toy.trainer.train(train_options);
@@ -67,16 +74,13 @@ TEST_F(SaveBestModelTest, TheFirstSaveRespectsTheOptions) {
 
 TEST_F(SaveBestModelTest, NaNIsNeverTheBestAndWithoutASaveNothingIsLoaded) {
   // In pytorch-accelerated, a NaN before the first save made it load a file that did not exist.
-  Toy toy({std::make_shared<GivenScores>(std::vector<double>{NAN, NAN}),
-           std::make_shared<SaveBestModel>(watching_score())});
+  Toy toy = scored({NAN, NAN}, saving(watching_score()));
   toy.trainer.train(epochs_of_one_update(2));
   EXPECT_TRUE(folder_.names().empty());
 }
 
 TEST_F(SaveBestModelTest, AnUnwritablePathIsReportedBeforeTraining) {
-  auto options = watching_score();
-  options.path = "/proc/no/such/best.pt";
-  Toy toy({std::make_shared<SaveBestModel>(options)});
+  Toy toy({make<SaveBestModel>({.path = "/proc/no/such/best.pt", .monitor = "score"})});
   EXPECT_ERROR(toy.trainer.train(epochs_of_one_update(1)), "/proc/no");
   EXPECT_EQ(toy.trainer.num_updates(), 0);
 }
@@ -85,41 +89,33 @@ TEST_F(SaveBestModelTest, AResumedRunKeepsTheBestValue) {
   Toy toy;
   SaveBestModel first(watching_score());
   first.on_training_run_start(toy.trainer);
-  toy.trainer.run_history().update_metric("score", 1.0);
-  first.on_training_run_epoch_end(toy.trainer);
+  see_score(first, toy.trainer, 1.0);
   SaveBestModel second(watching_score());
   load_for_resume(second, first.state_dict());
   second.on_training_run_start(toy.trainer);
   const auto written = std::filesystem::last_write_time(folder_ / "best.pt");
-  toy.trainer.run_history().update_metric("score", 2.0);
-  second.on_training_run_epoch_end(toy.trainer);
+  see_score(second, toy.trainer, 2.0);
   EXPECT_EQ(std::filesystem::last_write_time(folder_ / "best.pt"), written);
 }
 
 // The best file of a killed run can be newer than the training state from which the next run
 // resumes.
 TEST_F(SaveBestModelTest, AFileReplacedAfterTheStateIsNotMistakenForTheBest) {
-  const auto scored = [&](std::vector<double> scores, auto... more) {
-    return Toy({std::make_shared<GivenScores>(std::move(scores)),
-                std::make_shared<SaveBestModel>(watching_score()), more...});
-  };
-  Toy killed = scored({3.0, 1.0, 0.5}, std::make_shared<AtUpdate>(2, [&](Trainer& trainer) {
+  Toy killed = scored({3.0, 1.0, 0.5}, saving(watching_score()),
+                      {std::make_shared<AtUpdate>(2, [&](Trainer& trainer) {
                         trainer.save_training_state(folder_ / "state");
-                      }));
+                      })});
   killed.trainer.train(epochs_of_one_update(3));
-  Toy resumed = scored({2.0, 2.5});
-  TrainOptions options = epochs_of_one_update(3);
-  options.resume_from = folder_ / "state";
-  resumed.trainer.train(options);
+  Toy resumed = scored({2.0, 2.5}, saving(watching_score()));
+  resumed.trainer.train(resumed_from(folder_ / "state", epochs_of_one_update(3)));
   EXPECT_EQ(resumed.trainer.lines.back(), "Loading checkpoint with score: 2 from epoch 2");
 }
 
 TEST_F(SaveBestModelTest, AFileOfTheSameEpochWithAnotherValueIsNotMistakenForTheBest) {
-  const auto save_with = [&](SaveBestModel& callback, double score) {
+  const auto save_with = [](SaveBestModel& callback, double score) {
     Toy toy;
     callback.on_training_run_start(toy.trainer);
-    toy.trainer.run_history().update_metric("score", score);
-    callback.on_training_run_epoch_end(toy.trainer);
+    see_score(callback, toy.trainer, score);
   };
   SaveBestModel known(watching_score());
   SaveBestModel other(watching_score());
@@ -133,30 +129,22 @@ TEST_F(SaveBestModelTest, AFileOfTheSameEpochWithAnotherValueIsNotMistakenForThe
 }
 
 TEST_F(SaveBestModelTest, KeepsTheBestKAndLoadsTheBestOfThem) {
-  auto options = watching_score();
-  options.save_top_k = 2;
-  auto save = std::make_shared<SaveBestModel>(options);
-  Toy toy({std::make_shared<GivenScores>(std::vector<double>{3.0, 1.0, 4.0, 2.0, NAN}), save});
+  const auto save = saving(watching_score(/*save_top_k=*/2));
+  Toy toy = scored({3.0, 1.0, 4.0, 2.0, NAN}, save);
   toy.trainer.train(epochs_of_one_update(5));
-  EXPECT_EQ(folder_.names(), (std::vector<std::string>{"best-epoch2.pt", "best-epoch4.pt"}));
+  EXPECT_THAT(folder_.names(), ElementsAre("best-epoch2.pt", "best-epoch4.pt"));
   EXPECT_EQ(save->saved().front().epoch, 2);
   EXPECT_EQ(toy.trainer.lines.back(), "Loading checkpoint with score: 1 from epoch 2");
 }
 
 TEST_F(SaveBestModelTest, AResumedRunContinuesWithTheBestK) {
-  auto options = watching_score();
-  options.save_top_k = 2;
-  Toy toy({std::make_shared<GivenScores>(std::vector<double>{3.0, 1.0}),
-           std::make_shared<SaveBestModel>(options)});
+  Toy toy = scored({3.0, 1.0}, saving(watching_score(/*save_top_k=*/2)));
   toy.trainer.train(epochs_of_one_update(2));
   toy.trainer.save_training_state(folder_ / "state");
-  auto after = std::make_shared<SaveBestModel>(options);
-  Toy resumed({std::make_shared<GivenScores>(std::vector<double>{2.0}), after});
-  TrainOptions more = epochs_of_one_update(3);
-  more.resume_from = folder_ / "state";
-  resumed.trainer.train(more);
-  EXPECT_EQ(folder_.names(),
-            (std::vector<std::string>{"best-epoch2.pt", "best-epoch3.pt", "state"}));
+  const auto after = saving(watching_score(/*save_top_k=*/2));
+  Toy resumed = scored({2.0}, after);
+  resumed.trainer.train(resumed_from(folder_ / "state", epochs_of_one_update(3)));
+  EXPECT_THAT(folder_.names(), ElementsAre("best-epoch2.pt", "best-epoch3.pt", "state"));
   EXPECT_EQ(after->saved().front().value, 1.0);
   EXPECT_EQ(after->saved().back().value, 2.0);
 }
@@ -198,7 +186,7 @@ TEST_F(SaveBestModelTwiceTest, TheEarlierOfTwoEqualEpochsIsTheBest) {
   scored.train({2.0, 1.0, 1.0, 1.0});
   std::vector<int64_t> epochs;
   for (const auto& saved : save_->saved()) epochs.push_back(saved.epoch);
-  EXPECT_EQ(epochs, (std::vector<int64_t>{2, 3, 4}));
+  EXPECT_THAT(epochs, ElementsAre(2, 3, 4));
   EXPECT_TRUE(bit_equal(scored.parameters(), scored.weights[1]));
 }
 
@@ -218,21 +206,18 @@ TEST(SaveBestModelResumedTest, AMissingBestCheckpointDoesNotEndTheRun) {
 
 TEST(SaveBestModelResumedTest, ARunResumedWithAnotherPathKeepsTheBestSoFar) {
   const TemporaryFolder folder;
+  const std::vector<double> scores{1.0, 5.0, 2.0, 3.0, 4.0, 0.0};
   const auto run = [&](const std::string& name, int64_t num_epochs, bool is_resumed) {
-    auto best = make<SaveBestModel>({.path = folder / name / "best.pt",
-                                     .save_top_k = 2,
-                                     .monitor = "score",
-                                     .greater_is_better = true});
-    auto ema = make<ModelEma>({.decay = 0.5,
-                               .path = folder / name / "ema.pt",
-                               .monitor = "score",
-                               .greater_is_better = true});
-    auto score = make<LambdaCallback>({.on_training_run_epoch_end = [](Trainer& trainer) {
-      RunHistory& history = trainer.run_history();
-      constexpr std::array kScores{1.0, 5.0, 2.0, 3.0, 4.0, 0.0};
-      history.update_metric("score",
-                            kScores.at(static_cast<std::size_t>(history.current_epoch() - 1)));
-    }});
+    const auto options_in = [&](auto options, const char* file) {
+      options.path = folder / name / file;
+      options.monitor = "score";
+      options.greater_is_better = true;
+      return options;
+    };
+    auto best = make<SaveBestModel>(options_in(SaveBestModelOptions{.save_top_k = 2}, "best.pt"));
+    auto ema = make<ModelEma>(options_in(ModelEmaOptions{.decay = 0.5}, "ema.pt"));
+    auto score = std::make_shared<GivenScores>(
+        std::vector<double>(scores.begin() + (is_resumed ? 3 : 0), scores.end()));
     score->set_phase(Callback::Phase::measure);
     auto toy =
         std::make_unique<Toy>(CallbackList{score, ema, best, saving_in(folder / name / "states")});

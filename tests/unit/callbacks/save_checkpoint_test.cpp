@@ -3,9 +3,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "linkboy/callbacks/callback_factory.hpp"
@@ -13,6 +10,8 @@
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
+#include "support/matchers.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
@@ -22,7 +21,8 @@ namespace {
 class SaveCheckpointTest : public ::testing::Test {
  protected:
   /// Trains with two updates per epoch.
-  void train(Toy& toy, int64_t num_epochs, std::optional<std::filesystem::path> resume_from = {}) {
+  static void train(Toy& toy, int64_t num_epochs,
+                    std::optional<std::filesystem::path> resume_from = {}) {
     toy.trainer.train({.train_dataset = toy_data(8),
                        .num_epochs = num_epochs,
                        .per_device_batch_size = 4,
@@ -30,9 +30,13 @@ class SaveCheckpointTest : public ::testing::Test {
                        .resume_from = std::move(resume_from)});
   }
 
-  std::shared_ptr<SaveCheckpoint> saving(SaveCheckpointOptions options) {
+  std::shared_ptr<SaveCheckpoint> saving(SaveCheckpointOptions options = {}) const {
     options.directory = checkpoints_;
     return std::make_shared<SaveCheckpoint>(std::move(options));
+  }
+  std::shared_ptr<LoadCheckpoint> loading(LoadCheckpointOptions options = {}) const {
+    options.path = checkpoints_;
+    return std::make_shared<LoadCheckpoint>(std::move(options));
   }
 
   std::set<std::string> files() const {
@@ -45,14 +49,12 @@ class SaveCheckpointTest : public ::testing::Test {
 
   TemporaryFolder folder_;
   std::filesystem::path checkpoints_ = folder_ / "checkpoints";
+  Toy toy_{{saving()}};  // saves a checkpoint after every epoch
 };
 
-using Names = std::set<std::string>;
-
 TEST_F(SaveCheckpointTest, SavesAfterEveryEpochByDefault) {
-  Toy toy({saving({})});
-  train(toy, 3);
-  EXPECT_EQ(files(), (Names{"epoch_1.pt", "epoch_2.pt", "epoch_3.pt"}));
+  train(toy_, 3);
+  EXPECT_THAT(files(), ElementsAre("epoch_1.pt", "epoch_2.pt", "epoch_3.pt"));
   const StateDict saved = read_checkpoint(checkpoints_ / "epoch_2.pt");
   EXPECT_EQ(saved.get_int("epoch"), 2);
   EXPECT_EQ(saved.get_int("num_updates"), 4);
@@ -61,45 +63,37 @@ TEST_F(SaveCheckpointTest, SavesAfterEveryEpochByDefault) {
 TEST_F(SaveCheckpointTest, SavesAfterEveryNthEpochAndUpdate) {
   Toy toy({saving({.every_n_epochs = 2, .every_n_updates = 3})});
   train(toy, 4);
-  EXPECT_EQ(files(), (Names{"epoch_2.pt", "epoch_4.pt", "update_3.pt", "update_6.pt"}));
+  EXPECT_THAT(files(), ElementsAre("epoch_2.pt", "epoch_4.pt", "update_3.pt", "update_6.pt"));
 }
 
 TEST_F(SaveCheckpointTest, KeepsTheNewestFilesAcrossAResume) {
   Toy toy({saving({.keep_last = 2})});
   train(toy, 3);
-  EXPECT_EQ(files(), (Names{"epoch_2.pt", "epoch_3.pt"}));
+  EXPECT_THAT(files(), ElementsAre("epoch_2.pt", "epoch_3.pt"));
   toy.trainer.save_training_state(folder_ / "state");
   Toy resumed({saving({.keep_last = 2})});
   train(resumed, 4, folder_ / "state");
-  EXPECT_EQ(files(), (Names{"epoch_3.pt", "epoch_4.pt"}));
+  EXPECT_THAT(files(), ElementsAre("epoch_3.pt", "epoch_4.pt"));
 }
 
 TEST_F(SaveCheckpointTest, KeepsTheCheckpointsOfAnotherRun) {
-  Toy toy({saving({})});
-  train(toy, 2);
+  train(toy_, 2);
   Toy other({saving({.keep_last = 1})});
   train(other, 1);
-  EXPECT_EQ(files(), (Names{"epoch_1.pt", "epoch_2.pt"}));
+  EXPECT_THAT(files(), ElementsAre("epoch_1.pt", "epoch_2.pt"));
 }
 
 TEST_F(SaveCheckpointTest, AFileThatCannotBeWrittenDoesNotEndTheRun) {
   std::filesystem::create_directories(checkpoints_ / "epoch_2.pt" / "in_the_way");
-  Toy toy({saving({})});
-  train(toy, 3);
+  train(toy_, 3);
   EXPECT_TRUE(std::filesystem::is_regular_file(checkpoints_ / "epoch_3.pt"));
-  const auto& lines = toy.trainer.lines;
-  EXPECT_EQ(
-      std::count_if(lines.begin(), lines.end(),
-                    [](const std::string& line) {
-                      return line.starts_with("ERROR: the checkpoint epoch_2.pt was not saved: ");
-                    }),
-      1);
+  EXPECT_THAT(toy_.trainer.lines,
+              Contains(StartsWith("ERROR: the checkpoint epoch_2.pt was not saved: ")).Times(1));
 }
 
 TEST_F(SaveCheckpointTest, ADirectoryThatCannotBeWrittenEndsTheRunAtItsStart) {
-  std::ofstream(checkpoints_.string()) << "a file";
-  Toy toy({saving({})});
-  EXPECT_ERROR(train(toy, 1), "checkpoints");
+  write_bytes(checkpoints_, "a file");
+  EXPECT_ERROR(train(toy_, 1), "checkpoints");
 }
 
 TEST_F(SaveCheckpointTest, OptionsOutOfRangeAreErrors) {
@@ -108,67 +102,61 @@ TEST_F(SaveCheckpointTest, OptionsOutOfRangeAreErrors) {
   EXPECT_ERROR(saving({.keep_last = 0}), "keep_last is 0");
 }
 
+double lr_of(const Toy& toy) {
+  return get_param_group_field(*toy.optimizer, ParamGroupField::lr).front();
+}
+
 TEST_F(SaveCheckpointTest, ARunStartsFromTheModelOptimizerAndScheduleOfALoadedCheckpoint) {
   std::vector<torch::Tensor> after_epoch_2;
   double lr_after_epoch_2 = 0.0;
-  Toy toy({saving({})});
-  toy.trainer.callback_handler().add(
+  toy_.trainer.callback_handler().add(
       make<LambdaCallback>({.on_training_run_epoch_end = [&](Trainer& trainer) {
         if (trainer.run_history().current_epoch() != 2) return;
-        after_epoch_2 = copies_of(toy.model->parameters());
-        lr_after_epoch_2 = get_param_group_field(*toy.optimizer, ParamGroupField::lr).front();
+        after_epoch_2 = copies_of(toy_.model->parameters());
+        lr_after_epoch_2 = lr_of(toy_);
       }}));
-  train(toy, 3);
-  Toy loading(
-      {make_callback("load-checkpoint", {{"path", checkpoints_.string()}, {"epoch", "2"}})});
+  train(toy_, 3);
+  Toy tuned({make_callback("load-checkpoint", {{"path", checkpoints_.string()}, {"epoch", "2"}})});
   bool has_started = false;
-  loading.trainer.callback_handler().add(
+  tuned.trainer.callback_handler().add(
       make<LambdaCallback>({.on_train_epoch_start = [&](Trainer& trainer) {
         has_started = true;
-        EXPECT_TRUE(bit_equal(loading.model->parameters(), after_epoch_2));
-        EXPECT_EQ(loading.optimizer->state().size(), 4);
+        EXPECT_TRUE(bit_equal(tuned.model->parameters(), after_epoch_2));
+        EXPECT_EQ(tuned.optimizer->state().size(), 4);
         EXPECT_EQ(trainer.scheduler()->num_updates(), 4);
-        EXPECT_EQ(get_param_group_field(*loading.optimizer, ParamGroupField::lr).front(),
-                  lr_after_epoch_2);
+        EXPECT_EQ(lr_of(tuned), lr_after_epoch_2);
         EXPECT_EQ(trainer.num_updates(), 0);
       }}));
-  train(loading, 1);
+  train(tuned, 1);
   EXPECT_TRUE(has_started);
 }
 
 TEST_F(SaveCheckpointTest, AnEvaluationLoadsOnlyTheModel) {
-  Toy toy({saving({})});
-  train(toy, 2);
-  const auto trained = copies_of(toy.model->parameters());
-  Toy fresh({std::make_shared<LoadCheckpoint>(LoadCheckpointOptions{.path = checkpoints_})});
+  train(toy_, 2);
+  Toy fresh({loading()});
   fresh.trainer.evaluate({.dataset = toy_data(4)});
-  EXPECT_TRUE(bit_equal(fresh.model->parameters(), trained));
+  EXPECT_TRUE(bit_equal(fresh.model->parameters(), toy_.model->parameters()));
   EXPECT_TRUE(fresh.optimizer->state().empty());
 }
 
 TEST_F(SaveCheckpointTest, AResumedRunLoadsNoCheckpoint) {
-  Toy toy({saving({})});
-  train(toy, 2);
-  toy.trainer.save_training_state(folder_ / "state");
+  train(toy_, 2);
+  toy_.trainer.save_training_state(folder_ / "state");
   Toy straight;
   train(straight, 3);
-  Toy resumed(
-      {std::make_shared<LoadCheckpoint>(LoadCheckpointOptions{.path = checkpoints_, .epoch = 1})});
+  Toy resumed({loading({.epoch = 1})});
   train(resumed, 3, folder_ / "state");
   EXPECT_TRUE(bit_equal(resumed.model->parameters(), straight.model->parameters()));
 }
 
 TEST_F(SaveCheckpointTest, ARunWithoutTheSavedScheduleKeepsItsLearningRate) {
-  Toy toy({saving({})});
-  train(toy, 3);
+  train(toy_, 3);
   Toy plain;
-  Toy loading({make<LoadCheckpoint>({.path = checkpoints_, .load_scheduler = false})});
+  Toy tuned({loading({.load_scheduler = false})});
   std::vector<double> rates;
-  for (Toy* each : {&plain, &loading}) {
-    each->trainer.callback_handler().add(
-        make<LambdaCallback>({.on_train_epoch_start = [&, each](Trainer&) {
-          rates.push_back(get_param_group_field(*each->optimizer, ParamGroupField::lr).front());
-        }}));
+  for (Toy* each : {&plain, &tuned}) {
+    each->trainer.callback_handler().add(make<LambdaCallback>(
+        {.on_train_epoch_start = [&, each](Trainer&) { rates.push_back(lr_of(*each)); }}));
     train(*each, 1);
   }
   ASSERT_EQ(rates.size(), 2);
@@ -176,10 +164,9 @@ TEST_F(SaveCheckpointTest, ARunWithoutTheSavedScheduleKeepsItsLearningRate) {
 }
 
 TEST_F(SaveCheckpointTest, ACheckpointIsLoadedOnceAndNeverOverwritesTrainedWeights) {
-  Toy toy({saving({})});
-  train(toy, 2);
-  const auto pretrained = copies_of(toy.model->parameters());
-  const auto callback = make<LoadCheckpoint>({.path = checkpoints_});
+  train(toy_, 2);
+  const auto pretrained = toy_.model->parameters();
+  const auto callback = loading();
   Toy tuned({callback});
   train(tuned, 1);
   const auto trained = copies_of(tuned.model->parameters());
@@ -196,25 +183,22 @@ TEST_F(SaveCheckpointTest, ACheckpointIsLoadedOnceAndNeverOverwritesTrainedWeigh
 }
 
 TEST_F(SaveCheckpointTest, PredictionsLoadTheModel) {
-  Toy toy({saving({})});
-  train(toy, 2);
-  Toy fresh({make<LoadCheckpoint>({.path = checkpoints_})});
+  train(toy_, 2);
+  Toy fresh({loading()});
   fresh.trainer.predict({.dataset = toy_data(4)});
-  EXPECT_TRUE(bit_equal(fresh.model->parameters(), toy.model->parameters()));
+  EXPECT_TRUE(bit_equal(fresh.model->parameters(), toy_.model->parameters()));
 }
 
 TEST_F(SaveCheckpointTest, AnEpochWithoutACheckpointIsAnErrorThatListsTheOthers) {
   EXPECT_ERROR(checkpoint_of_epoch(checkpoints_, 4), "there is no checkpoint of epoch 4");
   EXPECT_ERROR(checkpoint_of_epoch(checkpoints_), "there is no checkpoint in");
-  Toy toy({saving({})});
-  train(toy, 3);
-  std::ofstream(checkpoints_ / "epoch_12x.pt") << "not one of them";
+  train(toy_, 3);
+  write_bytes(checkpoints_ / "epoch_12x.pt", "not one of them");
   EXPECT_ERROR(checkpoint_of_epoch(checkpoints_, 4),
                "there are checkpoints of the epochs 1, 2, 3.");
   EXPECT_EQ(checkpoint_of_epoch(checkpoints_), checkpoints_ / "epoch_3.pt");
-  Toy loading(
-      {std::make_shared<LoadCheckpoint>(LoadCheckpointOptions{.path = checkpoints_, .epoch = 4})});
-  EXPECT_ERROR(train(loading, 1), "there is no checkpoint of epoch 4");
+  Toy tuned({loading({.epoch = 4})});
+  EXPECT_ERROR(train(tuned, 1), "there is no checkpoint of epoch 4");
 }
 
 }  // namespace

@@ -3,23 +3,17 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <memory>
-#include <string>
-#include <vector>
-
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/save_predictions.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/safetensors.hpp"
+#include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
+#include "support/matchers.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::save_predictions_test {
 namespace {
-
-std::shared_ptr<SavePredictions> saving(SavePredictionsOptions options) {
-  return std::make_shared<SavePredictions>(std::move(options));
-}
 
 TrainOptions run_of(int64_t num_epochs) {
   return {.train_dataset = toy_data(8),
@@ -28,174 +22,146 @@ TrainOptions run_of(int64_t num_epochs) {
           .per_device_batch_size = 2};
 }
 
-TEST(SavePredictionsTest, WritesOutputsAndTargetsInDatasetOrder) {
-  const TemporaryFolder folder;
-  const auto path = folder / "predictions.pt";
-  Toy toy({saving({.path = path})});
+class SavePredictionsTest : public ::testing::Test {
+ protected:
+  at::Tensor saved(const std::string& name, const std::string& tensor) const {
+    return read_checkpoint(folder_ / name).get_tensor(tensor);
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(SavePredictionsTest, WritesOutputsAndTargetsInDatasetOrder) {
+  Toy toy({make<SavePredictions>({.path = folder_ / "predictions.pt"})});
   toy.trainer.evaluate({.dataset = toy_data(5), .per_device_batch_size = 2});
-  const StateDict saved = read_checkpoint(path);
-  EXPECT_EQ(saved.size(), 2);
+  EXPECT_EQ(read_checkpoint(folder_ / "predictions.pt").size(), 2);
   EXPECT_TRUE(torch::equal(
-      saved.get_tensor("outputs"),
+      saved("predictions.pt", "outputs"),
       toy.trainer.predict({.dataset = toy_data(5), .per_device_batch_size = 2}).toTensor()));
-  EXPECT_TRUE(torch::equal(saved.get_tensor("targets"), torch::arange(5) * 7 % 3));
+  EXPECT_TRUE(torch::equal(saved("predictions.pt", "targets"), torch::arange(5) * 7 % 3));
 }
 
-TEST(SavePredictionsTest, WritesTheIndexOfTheLargestOutputToSafetensors) {
-  const TemporaryFolder folder;
-  const auto path = folder / "predictions.safetensors";
-  Toy toy({saving({.path = path, .outputs = false, .argmax = true, .targets = false})});
+TEST_F(SavePredictionsTest, WritesTheIndexOfTheLargestOutputToSafetensors) {
+  Toy toy({make<SavePredictions>({.path = folder_ / "predictions.safetensors",
+                                  .outputs = false,
+                                  .argmax = true,
+                                  .targets = false})});
   toy.trainer.evaluate({.dataset = toy_data(5), .per_device_batch_size = 2});
-  const auto tensors = read_safetensors(path).tensors;
+  const auto tensors = read_safetensors(folder_ / "predictions.safetensors").tensors;
   ASSERT_EQ(tensors.size(), 1);
   EXPECT_EQ(tensors[0].first, "argmax");
   EXPECT_TRUE(torch::equal(tensors[0].second,
                            toy.trainer.predict({.dataset = toy_data(5)}).toTensor().argmax(1)));
 }
 
-TEST(SavePredictionsTest, WritesEveryNthEpochUnderItsNumber) {
-  const TemporaryFolder folder;
-  Toy toy({saving({.path = folder / "epoch-{epoch}.pt", .every_n_epochs = 2})});
+TEST_F(SavePredictionsTest, WritesEveryNthEpochUnderItsNumber) {
+  Toy toy({make<SavePredictions>({.path = folder_ / "epoch-{epoch}.pt", .every_n_epochs = 2})});
   toy.trainer.train(run_of(5));
-  EXPECT_EQ(folder.names(), (std::vector<std::string>{"epoch-2.pt", "epoch-4.pt"}));
-  EXPECT_FALSE(torch::equal(read_checkpoint(folder / "epoch-2.pt").get_tensor("outputs"),
-                            read_checkpoint(folder / "epoch-4.pt").get_tensor("outputs")));
+  EXPECT_THAT(folder_.names(), ElementsAre("epoch-2.pt", "epoch-4.pt"));
+  EXPECT_FALSE(torch::equal(saved("epoch-2.pt", "outputs"), saved("epoch-4.pt", "outputs")));
 }
 
-TEST(SavePredictionsTest, CanWriteOnlyAfterEvaluate) {
-  const TemporaryFolder folder;
-  Toy toy({saving({.path = folder / "predictions.pt", .every_n_epochs = 0})});
+TEST_F(SavePredictionsTest, CanWriteOnlyAfterEvaluate) {
+  Toy toy({make<SavePredictions>({.path = folder_ / "predictions.pt", .every_n_epochs = 0})});
   toy.trainer.train(run_of(2));
-  EXPECT_TRUE(folder.names().empty());
+  EXPECT_TRUE(folder_.names().empty());
   toy.trainer.evaluate({.dataset = toy_data(4)});
-  EXPECT_EQ(folder.names(), std::vector<std::string>{"predictions.pt"});
+  EXPECT_THAT(folder_.names(), ElementsAre("predictions.pt"));
 }
 
-TEST(SavePredictionsTest, WritesAFilePerEvaluationSet) {
-  const TemporaryFolder folder;
-  Toy toy({saving({.path = folder / "predictions-{set}-{epoch}.pt"})});
+TEST_F(SavePredictionsTest, WritesAFilePerEvaluationSet) {
+  Toy toy({make<SavePredictions>({.path = folder_ / "predictions-{set}-{epoch}.pt"})});
   auto options = run_of(1);
   options.more_eval_datasets = {{.name = "rare", .dataset = toy_data(3)}};
   toy.trainer.train(options);
-  EXPECT_EQ(folder.names(),
-            (std::vector<std::string>{"predictions--1.pt", "predictions-rare-1.pt"}));
-  EXPECT_EQ(read_checkpoint(folder / "predictions-rare-1.pt").get_tensor("targets").size(0), 3);
+  EXPECT_THAT(folder_.names(), ElementsAre("predictions--1.pt", "predictions-rare-1.pt"));
+  EXPECT_EQ(saved("predictions-rare-1.pt", "targets").size(0), 3);
 }
 
-TEST(SavePredictionsTest, RejectsSetsThatWouldOverwriteEachOther) {
-  const TemporaryFolder folder;
-  Toy toy({saving({.path = folder / "predictions.pt"})});
+TEST_F(SavePredictionsTest, RejectsSetsThatWouldOverwriteEachOther) {
+  Toy toy({make<SavePredictions>({.path = folder_ / "predictions.pt"})});
   auto options = run_of(1);
   options.more_eval_datasets = {{.name = "rare", .dataset = toy_data(3)}};
   EXPECT_ERROR(toy.trainer.train(options), "does not contain {set}");
   EXPECT_EQ(toy.trainer.num_updates(), 0);
 }
 
-class EvaluateOnceMore : public Callback {
- public:
-  void on_training_run_epoch_end(Trainer& trainer) override {
-    trainer.run_history().set_epoch(77);
-    trainer.evaluate_now({.metric_prefix = "extra_"});
-    trainer.run_history().set_epoch(1);
-  }
-};
-
-TEST(SavePredictionsTest, IgnoresIntermediateEvaluations) {
-  const TemporaryFolder folder;
-  Toy toy({saving({.path = folder / "epoch-{epoch}.pt"}), std::make_shared<EvaluateOnceMore>()});
+TEST_F(SavePredictionsTest, IgnoresIntermediateEvaluations) {
+  const auto evaluate_again =
+      make<LambdaCallback>({.on_training_run_epoch_end = [](Trainer& trainer) {
+        trainer.run_history().set_epoch(77);
+        trainer.evaluate_now({.metric_prefix = "extra_"});
+        trainer.run_history().set_epoch(1);
+      }});
+  Toy toy({make<SavePredictions>({.path = folder_ / "epoch-{epoch}.pt"}), evaluate_again});
   toy.trainer.train(run_of(1));
-  EXPECT_EQ(folder.names(), std::vector<std::string>{"epoch-1.pt"});
-  EXPECT_EQ(read_checkpoint(folder / "epoch-1.pt").get_tensor("targets").size(0), 5);
+  EXPECT_THAT(folder_.names(), ElementsAre("epoch-1.pt"));
+  EXPECT_EQ(saved("epoch-1.pt", "targets").size(0), 5);
 }
 
-class StopInEvaluation : public Callback {
- public:
-  void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-    trainer.request_stop();
-  }
-};
-
-TEST(SavePredictionsTest, AnEvaluationThatEndsEarlyWritesNothing) {
-  const TemporaryFolder folder;
-  Toy toy({saving({.path = folder / "predictions.pt"}), std::make_shared<StopInEvaluation>()});
+TEST_F(SavePredictionsTest, AnEvaluationThatEndsEarlyWritesNothing) {
+  Toy toy({make<SavePredictions>({.path = folder_ / "predictions.pt"}),
+           make<LambdaCallback>({.on_eval_step_end = [](Trainer& trainer, auto&, auto&) {
+             trainer.request_stop();
+           }})});
   toy.trainer.train(run_of(1));
-  EXPECT_TRUE(folder.names().empty());
+  EXPECT_TRUE(folder_.names().empty());
 }
 
-/// Returns two tensors, rows whose length differs between batches, or too few rows.
+/// Replaces the outputs of the model in evaluations.
 class OddTrainer : public QuietTrainer {
  public:
   using QuietTrainer::QuietTrainer;
-  enum class Kind { tuple, longer_rows, too_few_rows } kind = Kind::tuple;
+  std::function<c10::IValue(const at::Tensor& outputs)> change;
 
  protected:
   StepOutput calculate_eval_batch_loss(const Batch& batch) override {
     StepOutput output = Trainer::calculate_eval_batch_loss(batch);
-    const auto outputs = output.model_outputs.toTensor();
-    if (kind == Kind::tuple) {
-      output.model_outputs = c10::ivalue::Tuple::create({outputs, outputs});
-    } else if (kind == Kind::longer_rows) {
-      output.model_outputs = torch::zeros({batch.size(), ++num_columns_});
-    } else {
-      output.model_outputs = outputs.narrow(0, 0, 1);
-    }
-    return output;
-  }
-
- private:
-  int64_t num_columns_ = 0;
-};
-
-TEST(SavePredictionsTest, RejectsOutputsThatAreNotTensors) {
-  const TemporaryFolder folder;
-  const auto model = toy_model();
-  OddTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                     {.callbacks = {saving({.path = folder / "predictions.pt"})},
-                      .accelerator = {.device = "cpu"}});
-  const EvaluateOptions options{.dataset = toy_data(4), .per_device_batch_size = 2};
-  EXPECT_ERROR(trainer.evaluate(options), "returned a Tuple");
-  trainer.kind = OddTrainer::Kind::longer_rows;
-  EXPECT_ERROR(trainer.evaluate(options), "but earlier ones have [2, 1]");
-  trainer.kind = OddTrainer::Kind::too_few_rows;
-  EXPECT_ERROR(trainer.evaluate(options), "there must be 2 rows");
-  EXPECT_TRUE(folder.names().empty());
-}
-
-class FlatTrainer : public QuietTrainer {
- public:
-  using QuietTrainer::QuietTrainer;
-
- protected:
-  StepOutput calculate_eval_batch_loss(const Batch& batch) override {
-    StepOutput output = Trainer::calculate_eval_batch_loss(batch);
-    output.model_outputs = output.model_outputs.toTensor().sum(1);
+    output.model_outputs = change(output.model_outputs.toTensor());
     return output;
   }
 };
 
-TEST(SavePredictionsTest, RejectsTheArgmaxOfScalars) {
-  const TemporaryFolder folder;
-  const auto model = toy_model();
-  FlatTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                      {.callbacks = {saving({.path = folder / "predictions.pt", .argmax = true})},
-                       .accelerator = {.device = "cpu"}});
-  EXPECT_ERROR(trainer.evaluate({.dataset = toy_data(4)}), "have 1 dimension(s)");
+TEST_F(SavePredictionsTest, RejectsOutputsThatAreNotRowsOfOneShape) {
+  int64_t num_columns = 0;
+  struct Case {
+    const char* message;
+    bool argmax;
+    std::function<c10::IValue(const at::Tensor& outputs)> change;
+  };
+  for (const auto& [message, argmax, change] : std::vector<Case>{
+           {"returned a Tuple", false,
+            [](const auto& outputs) {
+              return c10::ivalue::Tuple::create({outputs, outputs});
+            }},
+           {"but earlier ones have [2, 1]", false,
+            [&](const auto& outputs) {
+              return torch::zeros({outputs.size(0), ++num_columns});
+            }},
+           {"there must be 2 rows", false,
+            [](const auto& outputs) { return outputs.narrow(0, 0, 1); }},
+           {"have 1 dimension(s)", true, [](const auto& outputs) { return outputs.sum(1); }}}) {
+    auto trainer = cpu_trainer<OddTrainer>(
+        toy_model(), {make<SavePredictions>({.path = folder_ / "a.pt", .argmax = argmax})});
+    trainer.change = change;
+    EXPECT_ERROR(trainer.evaluate({.dataset = toy_data(4), .per_device_batch_size = 2}), message);
+    EXPECT_TRUE(folder_.names().empty()) << message;
+  }
 }
 
-TEST(SavePredictionsTest, ReportsAnUnwritablePathBeforeTheFirstUpdate) {
-  const TemporaryFolder folder;
-  write_checkpoint(folder / "file.pt", {});
-  Toy toy({saving({.path = folder / "file.pt/predictions.pt"})});
+TEST_F(SavePredictionsTest, ReportsAnUnwritablePathBeforeTheFirstUpdate) {
+  write_checkpoint(folder_ / "file.pt", {});
+  Toy toy({make<SavePredictions>({.path = folder_ / "file.pt/predictions.pt"})});
   EXPECT_ERROR(toy.trainer.train(run_of(1)), "predictions.pt");
   EXPECT_EQ(toy.trainer.num_updates(), 0);
   EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(4)}), "predictions.pt");
 }
 
-TEST(SavePredictionsTest, IsRemovedByFastDevRun) {
+TEST_F(SavePredictionsTest, IsRemovedByFastDevRun) {
   EXPECT_TRUE(SavePredictions({.path = "predictions.pt"}).writes_files());
 }
 
-TEST(SavePredictionsTest, RejectsOptionsOutOfRange) {
+TEST_F(SavePredictionsTest, RejectsOptionsOutOfRange) {
   EXPECT_ERROR(SavePredictions({.path = ""}), "must end in .pt or .safetensors");
   EXPECT_ERROR(SavePredictions({.path = "predictions.csv"}), "predictions.csv");
   EXPECT_ERROR(SavePredictions({.path = "a.pt", .outputs = false, .targets = false}),

@@ -5,22 +5,19 @@
 
 #include <cmath>
 
-#include "linkboy/callbacks/save_training_state.hpp"
-#include "linkboy/checkpoint/training_state_folders.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
-#include "linkboy/trainer.hpp"
-#include "support/at_update.hpp"
 #include "support/averages.hpp"
+#include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
-#include "support/keep_losses.hpp"
+#include "support/rehearsal.hpp"
+#include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::stochastic_weight_averaging_test {
 namespace {
 
-namespace nn = torch::nn;
 using torch::Tensor;
 using SwaOptions = StochasticWeightAveragingOptions;
 
@@ -54,39 +51,42 @@ std::shared_ptr<StochasticWeightAveraging> swa(SwaOptions options) {
   return std::make_shared<StochasticWeightAveraging>(std::move(options));
 }
 
-TEST(StochasticWeightAveragingTest, TheModelEndsWithTheMeanOfTheEpochs) {
-  auto keep = std::make_shared<KeepUpdates>();
-  auto average = swa({.start_after = placeholders::num_updates_per_epoch * 2});
-  Toy toy({keep, average});
-  toy.trainer.train(three_updates_per_epoch(5));
-  EXPECT_EQ(average->num_averaged(), 3);
-  expect_close(toy.model->parameters(), mean_after(*keep, {9, 12, 15}));
+/// The learning rate of the optimizer's only group.
+double lr_of(Trainer& trainer) { return trainer.optimizer()->param_groups()[0].options().get_lr(); }
+
+std::vector<double> swa_losses(const Toy& toy) {
+  return toy.trainer.run_history().get_metric_values("swa_model_eval_loss_epoch");
 }
 
-TEST(StochasticWeightAveragingTest, StartsAfterThreeQuartersOfTheRunByDefault) {
-  auto keep = std::make_shared<KeepUpdates>();
-  Toy toy({keep, swa({})});
-  toy.trainer.train(three_updates_per_epoch(8));
-  expect_close(toy.model->parameters(), mean_after(*keep, {21, 24}));
-}
-
-TEST(StochasticWeightAveragingTest, AveragesEveryNthUpdateOnRequest) {
-  auto keep = std::make_shared<KeepUpdates>();
-  auto average = swa({.start_after = 3, .every_n_updates = 2});
-  Toy toy({keep, average});
-  toy.trainer.train(three_updates_per_epoch(3));
-  expect_close(toy.model->parameters(), mean_after(*keep, {5, 7, 9}));
+TEST(StochasticWeightAveragingTest, TheModelEndsWithTheMeanOfTheAveragedUpdates) {
+  struct Case {
+    const char* name;
+    SwaOptions options;
+    int64_t num_epochs;
+    std::vector<std::size_t> averaged;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"the epochs", {.start_after = placeholders::num_updates_per_epoch * 2}, 5, {9, 12, 15}},
+           {"from three quarters of the run on by default", {}, 8, {21, 24}},
+           {"every nth update", {.start_after = 3, .every_n_updates = 2}, 3, {5, 7, 9}}}) {
+    SCOPED_TRACE(c.name);
+    auto keep = std::make_shared<KeepUpdates>();
+    auto average = swa(c.options);
+    Toy toy({keep, average});
+    toy.trainer.train(three_updates_per_epoch(c.num_epochs));
+    EXPECT_EQ(average->num_averaged(), std::ssize(c.averaged));
+    expect_close(toy.model->parameters(), mean_after(*keep, c.averaged));
+  }
 }
 
 TEST(StochasticWeightAveragingTest, EvaluatesTheAverage) {
   Toy toy({swa({})});
   toy.trainer.train(three_updates_per_epoch(4));
-  const double loss = toy.trainer.run_history().get_latest_metric("swa_model_eval_loss_epoch");
   const auto metrics = toy.trainer.evaluate({.dataset = toy_data(6), .per_device_batch_size = 4});
-  EXPECT_EQ(metrics.at("evaluation_loss"), loss);
+  EXPECT_EQ(metrics.at("evaluation_loss"), swa_losses(toy).back());
   Toy silent({swa({.evaluate = false})});
   silent.trainer.train(three_updates_per_epoch(4));
-  EXPECT_TRUE(silent.trainer.run_history().get_metric_values("swa_model_eval_loss_epoch").empty());
+  EXPECT_TRUE(swa_losses(silent).empty());
 }
 
 TEST(StochasticWeightAveragingTest, SetsAConstantLearningRateWithAndWithoutAScheduler) {
@@ -109,34 +109,28 @@ TEST(StochasticWeightAveragingTest, SetsAConstantLearningRateWithAndWithoutASche
 }
 
 TEST(StochasticWeightAveragingTest, AnnealsTheLearningRate) {
-  auto cosine = std::make_shared<KeepUpdates>();
-  Toy first({cosine, swa({.start_after = 2, .swa_lr = 0.5, .num_annealing_updates = 4})});
-  first.trainer.train(three_updates_per_epoch(3));
-  const std::vector<double> shares{0, 0, 0, 0.5 - std::sqrt(0.125), 0.5, 0.5 + std::sqrt(0.125),
-                                   1, 1, 1};
-  for (std::size_t k = 0; k < 9; ++k) {
-    EXPECT_NEAR(cosine->lrs[k], 0.1 + 0.4 * shares[k], 1e-12) << k;
+  const SwaOptions cosine{.start_after = 2, .swa_lr = 0.5, .num_annealing_updates = 4};
+  SwaOptions linear = cosine;
+  linear.annealing = SwaOptions::Annealing::linear;
+  const double eighth = std::sqrt(0.125);
+  for (const auto& [options, shares] : std::vector<std::pair<SwaOptions, std::vector<double>>>{
+           {cosine, {0, 0, 0, 0.5 - eighth, 0.5, 0.5 + eighth, 1, 1, 1}},
+           {linear, {0, 0, 0, 0.25, 0.5, 0.75, 1, 1, 1}}}) {
+    auto keep = std::make_shared<KeepUpdates>();
+    Toy toy({keep, swa(options)});
+    toy.trainer.train(three_updates_per_epoch(3));
+    for (std::size_t k = 0; k < 9; ++k) {
+      EXPECT_NEAR(keep->lrs[k], 0.1 + 0.4 * shares[k], 1e-12)
+          << (options.annealing == linear.annealing ? "linear " : "cosine ") << k;
+    }
   }
-  auto linear = std::make_shared<KeepUpdates>();
-  Toy second({linear, swa({.start_after = 2,
-                           .swa_lr = 0.5,
-                           .num_annealing_updates = 4,
-                           .annealing = SwaOptions::Annealing::linear})});
-  second.trainer.train(three_updates_per_epoch(3));
-  const std::vector<double> lrs{0.1, 0.1, 0.1, 0.2, 0.3, 0.4, 0.5, 0.5, 0.5};
-  for (std::size_t k = 0; k < 9; ++k) EXPECT_NEAR(linear->lrs[k], lrs[k], 1e-12) << k;
 }
 
 TEST(StochasticWeightAveragingTest, RestoresTheLearningRateAfterAnExceptionToo) {
-  class Fail : public Callback {
-   public:
-    void on_train_update_end(Trainer& trainer) override {
-      if (trainer.num_updates() == 5) throw Error("no more");
-    }
-  };
-  Toy toy({std::make_shared<Fail>(), swa({.start_after = 1, .swa_lr = 0.5})});
+  Toy toy({std::make_shared<AtUpdate>(5, [](Trainer&) { throw Error("no more"); }),
+           swa({.start_after = 1, .swa_lr = 0.5})});
   EXPECT_ERROR(toy.trainer.train(three_updates_per_epoch(2)), "no more");
-  EXPECT_EQ(toy.optimizer->param_groups()[0].options().get_lr(), 0.1);
+  EXPECT_EQ(lr_of(toy.trainer), 0.1);
 }
 
 TEST(StochasticWeightAveragingTest, AnExceptionInAnUpdateRestoresTheRateOfTheSchedule) {
@@ -145,14 +139,11 @@ TEST(StochasticWeightAveragingTest, AnExceptionInAnUpdateRestoresTheRateOfTheSch
     using QuietTrainer::QuietTrainer;
     void optimizer_step() override { throw Error("no more"); }
   };
-  auto model = toy_model();
-  FailingStep trainer(
-      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-      {.callbacks = {swa({.start_after = 0, .swa_lr = 0.03})}, .accelerator = {.device = "cpu"}});
+  auto trainer = cpu_trainer<FailingStep>(toy_model(), {swa({.start_after = 0, .swa_lr = 0.03})});
   TrainOptions options = three_updates_per_epoch(2);
   options.create_scheduler_fn = cosine();
   EXPECT_ERROR(trainer.train(options), "no more");
-  EXPECT_EQ(trainer.optimizer()->param_groups()[0].options().get_lr(), 0.1);
+  EXPECT_EQ(lr_of(trainer), 0.1);
 }
 
 TEST(StochasticWeightAveragingTest, ALaterRunRestoresItsInitialLearningRate) {
@@ -160,18 +151,15 @@ TEST(StochasticWeightAveragingTest, ALaterRunRestoresItsInitialLearningRate) {
   toy.trainer.train(three_updates_per_epoch(2));
   set_param_group_field(*toy.optimizer, ParamGroupField::lr, {0.2});
   toy.trainer.train(three_updates_per_epoch(2));
-  EXPECT_EQ(toy.optimizer->param_groups()[0].options().get_lr(), 0.2);
+  EXPECT_EQ(lr_of(toy.trainer), 0.2);
 }
 
 TEST(StochasticWeightAveragingTest, TheInitialCheckChangesNothing) {
   const auto run = [](bool update_batch_norm) {
-    torch::manual_seed(5);
-    nn::Sequential model(nn::Linear(4, 4), nn::BatchNorm1d(4), nn::Dropout(0.5), nn::Linear(4, 3));
     const auto keep = std::make_shared<KeepUpdates>();
-    QuietTrainer trainer(
-        model, nn::CrossEntropyLoss(), toy_sgd(model),
-        {.callbacks = {keep, swa({.start_after = 0, .update_batch_norm = update_batch_norm})},
-         .accelerator = {.device = "cpu"}});
+    auto trainer =
+        cpu_trainer(model_with_dropout(),
+                    {keep, swa({.start_after = 0, .update_batch_norm = update_batch_norm})});
     trainer.train({.train_dataset = toy_data(8), .num_epochs = 2});
     return keep->weights.back();
   };
@@ -179,96 +167,78 @@ TEST(StochasticWeightAveragingTest, TheInitialCheckChangesNothing) {
 }
 
 TEST(StochasticWeightAveragingTest, AnExceptionAtTheEndRestoresTheWeightsOfTheModel) {
-  class Fail : public Callback {
-   public:
-    void on_eval_epoch_start(Trainer& trainer) override {
-      if (trainer.is_intermediate_evaluation()) throw Error("no evaluation");
-    }
-  };
   const auto keep = std::make_shared<KeepUpdates>();
-  Toy toy({keep, swa({.start_after = 0}), std::make_shared<Fail>()});
-  EXPECT_ERROR(toy.trainer.train(
-                   {.train_dataset = toy_data(8), .num_epochs = 3, .eval_dataset = toy_data(4)}),
-               "no evaluation");
+  Toy toy({keep, swa({.start_after = 0}),
+           make<LambdaCallback>({.on_eval_epoch_start = [](Trainer& trainer) {
+             if (trainer.is_intermediate_evaluation()) throw Error("no evaluation");
+           }})});
+  EXPECT_ERROR(toy.trainer.train(three_updates_per_epoch(3)), "no evaluation");
   EXPECT_TRUE(bit_equal(toy.model->parameters(), keep->weights.back()));
 }
 
 TEST(StochasticWeightAveragingTest, KeepsTheWeightsOfARunThatWillResume) {
-  class StopAtEight : public Callback {
-   public:
-    explicit StopAtEight(StopReason reason) : reason_(reason) {}
-    void on_train_update_end(Trainer& trainer) override {
-      if (trainer.num_updates() == 8) trainer.request_stop(reason_);
-    }
-
-   private:
-    StopReason reason_;
-  };
   for (const auto reason : {StopReason::stop_request, StopReason::nan, StopReason::early_stop}) {
     SCOPED_TRACE(to_string(reason));
     auto keep = std::make_shared<KeepUpdates>();
-    Toy toy({keep, swa({.start_after = 2}), std::make_shared<StopAtEight>(reason)});
+    Toy toy({keep, swa({.start_after = 2}), std::make_shared<AtUpdate>(8, [&](Trainer& trainer) {
+               trainer.request_stop(reason);
+             })});
     toy.trainer.train(three_updates_per_epoch(4));
     const bool goes_on = reason != StopReason::early_stop;
     EXPECT_EQ(bit_equal(toy.model->parameters(), keep->weights.back()), goes_on);
     if (!goes_on) expect_close(toy.model->parameters(), mean_after(*keep, {3, 6}));
-    EXPECT_TRUE(toy.trainer.run_history().get_metric_values("swa_model_eval_loss_epoch").empty());
+    EXPECT_TRUE(swa_losses(toy).empty());
   }
 }
 
 TEST(StochasticWeightAveragingTest, RejectsOptionsThatDoNotFit) {
-  EXPECT_ERROR((StochasticWeightAveraging{{.every_n_updates = 0}}), "every_n_updates is 0");
-  EXPECT_ERROR((StochasticWeightAveraging{{.swa_lr = -1.0}}), "swa_lr is -1");
-  Toy late({swa({.start_after = 6})});
-  EXPECT_ERROR(late.trainer.train(three_updates_per_epoch(2)),
-               "start_after is 6, but the run has 6 updates");
-  Toy early({swa({.start_after = -1})});
-  EXPECT_ERROR(early.trainer.train(three_updates_per_epoch(2)), "start_after is -1");
-  Toy negative({swa({.num_annealing_updates = -2})});
-  EXPECT_ERROR(negative.trainer.train(three_updates_per_epoch(2)), "num_annealing_updates is -2");
-  EXPECT_ERROR(StochasticWeightAveraging().averaged_model_state(),
-               "no weights have been averaged yet");
+  const auto train = [](SwaOptions options) {
+    Toy toy({swa(std::move(options))});
+    toy.trainer.train(three_updates_per_epoch(2));
+  };
+  EXPECT_ERROR(swa({.every_n_updates = 0}), "every_n_updates is 0");
+  EXPECT_ERROR(swa({.swa_lr = -1.0}), "swa_lr is -1");
+  EXPECT_ERROR(train({.start_after = 6}), "start_after is 6, but the run has 6 updates");
+  EXPECT_ERROR(train({.start_after = -1}), "start_after is -1");
+  EXPECT_ERROR(train({.num_annealing_updates = -2}), "num_annealing_updates is -2");
+  EXPECT_ERROR(swa({})->averaged_model_state(), "no weights have been averaged yet");
 }
 
-struct Rehearsal {
-  Rehearsal(int64_t last_update, bool has_scheduler) {
-    torch::manual_seed(3);
-    model = nn::Sequential(nn::Linear(4, 8), nn::BatchNorm1d(8), nn::Linear(8, 3));
-    const SwaOptions swa_options{
-        .start_after = placeholders::num_updates / 3, .swa_lr = 0.02, .num_annealing_updates = 3};
-    trainer = std::make_unique<QuietTrainer>(
-        model, nn::CrossEntropyLoss(), toy_sgd(model),
-        TrainerOptions{.callbacks = {swa(swa_options), losses, stop_at(last_update)},
-                       .accelerator = {.device = "cpu"}});
-    options = three_updates_per_epoch(4);
+struct SwaRehearsal {
+  explicit SwaRehearsal(bool has_scheduler, int64_t last_update = 100)
+      : trainer(cpu_trainer(model,
+                            {swa({.start_after = placeholders::num_updates / 3,
+                                  .swa_lr = 0.02,
+                                  .num_annealing_updates = 3}),
+                             stop_at(last_update)},
+                            toy_sgd(model))) {
     if (has_scheduler) options.create_scheduler_fn = cosine();
   }
 
-  torch::nn::Sequential model;
-  std::shared_ptr<KeepLosses> losses = std::make_shared<KeepLosses>();
-  std::unique_ptr<QuietTrainer> trainer;
-  TrainOptions options;
+  torch::nn::Sequential model = model_with_dropout();
+  QuietTrainer trainer;
+  TrainOptions options = three_updates_per_epoch(4);
 };
 
 TEST(StochasticWeightAveragingTest, AResumedRunIsBitIdenticalToTheUninterruptedOne) {
   const TemporaryFolder folder;
   for (const bool has_scheduler : {false, true}) {
-    Rehearsal whole(100, has_scheduler);
-    whole.trainer->train(whole.options);
-    whole.trainer->save_training_state(folder / "whole");
+    SwaRehearsal whole(has_scheduler);
+    whole.trainer.train(whole.options);
+    whole.trainer.save_training_state(folder / "whole");
     const std::string expected = read_bytes(folder / "whole" / kTrainingStateFile);
     // Before, at and after the start of the averaging, and at an epoch's end.
     for (int64_t k : {2, 4, 5, 9}) {
       SCOPED_TRACE(k);
-      Rehearsal first(k, has_scheduler);
+      SwaRehearsal first(has_scheduler, k);
       // Saves the state of the update, before the end of the run restores the learning rates.
-      first.trainer->callback_handler().add(
+      first.trainer.callback_handler().add(
           make<SaveTrainingState>({.directory = folder / "states"}));
-      first.trainer->train(first.options);
-      Rehearsal second(100, has_scheduler);
-      second.options.resume_from = folder / "states";
-      EXPECT_EQ(second.trainer->train(second.options).num_updates, 12);
-      second.trainer->save_training_state(folder / "resumed");
+      first.trainer.train(first.options);
+      SwaRehearsal second(has_scheduler);
+      const auto options = resumed_from(folder / "states", second.options);
+      EXPECT_EQ(second.trainer.train(options).num_updates, 12);
+      second.trainer.save_training_state(folder / "resumed");
       EXPECT_EQ(read_bytes(folder / "resumed" / kTrainingStateFile), expected);
     }
   }

@@ -2,61 +2,62 @@
 
 #include "linkboy/callbacks/terminate_on_nan.hpp"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
-#include <limits>
 
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
+#include "support/matchers.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::terminate_on_nan_test {
 namespace {
 
-using ::testing::HasSubstr;
-
 TrainOptions epochs(int64_t num_epochs) {
   return {.train_dataset = toy_data(4), .num_epochs = num_epochs, .per_device_batch_size = 4};
 }
 
-LossFunction nan_at_call(int call) {
+/// Returns cross entropy that is infinite at one call.
+LossFunction infinite_at(int call, bool has_finite_gradients = false) {
   auto calls = std::make_shared<int>(0);
-  return [calls, call](const torch::Tensor& output, const torch::Tensor& target) {
-    auto loss = torch::nn::functional::cross_entropy(output, target);
-    return ++*calls == call ? loss * std::numeric_limits<float>::infinity() : loss;
+  return [=](const torch::Tensor& output, const torch::Tensor& target) {
+    const auto loss = torch::nn::functional::cross_entropy(output, target);
+    if (++*calls != call) return loss;
+    return has_finite_gradients ? loss + INFINITY : loss * INFINITY;
   };
 }
 
+struct BadLoss {
+  explicit BadLoss(LossFunction loss, TerminateOnNaNOptions options = {})
+      : trainer(model, std::move(loss), toy_sgd(model),
+                {.callbacks = {make<TerminateOnNaN>(options)}, .accelerator = {.device = "cpu"}}) {}
+
+  torch::nn::Sequential model = toy_model();
+  QuietTrainer trainer;
+};
+
 TEST(TerminateOnNaNTest, ABadLossNeverReachesTheWeights) {
-  auto model = toy_model();
-  QuietTrainer trainer(
-      model, nan_at_call(3), toy_sgd(model),
-      {.callbacks = {std::make_shared<TerminateOnNaN>()}, .accelerator = {.device = "cpu"}});
-  const auto result =
-      trainer.train({.train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 2});
+  BadLoss bad(infinite_at(3));
+  const auto result = bad.trainer.train(
+      {.train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 2});
   EXPECT_EQ(result.reason, StopReason::nan);
   EXPECT_EQ(result.num_updates, 2);
-  for (const auto& parameter : model->parameters()) {
+  for (const auto& parameter : bad.model->parameters()) {
     EXPECT_TRUE(parameter.isfinite().all().item<bool>());
   }
-  EXPECT_EQ(trainer.lines.back(),
+  EXPECT_EQ(bad.trainer.lines.back(),
             "Stopping training because a training loss is NaN or infinite (found in epoch 1, after "
             "update 2)");
 }
 
 TEST(TerminateOnNaNTest, ADeferredCheckHappensWithinItsDelayAndBeforeTheEndOfTheEpoch) {
   // Tests on the CPU what happens on a CUDA device.
-  auto updates_with = [](int bad_step, int64_t max_delay) {
-    auto model = toy_model();
-    QuietTrainer trainer(model, nan_at_call(bad_step), toy_sgd(model),
-                         {.callbacks = {make<TerminateOnNaN>(
-                              {.max_delay_micro_steps = max_delay, .defer_on_cpu = true})},
-                          .accelerator = {.device = "cpu"}});
-    const auto result =
-        trainer.train({.train_dataset = toy_data(32), .num_epochs = 3, .per_device_batch_size = 2});
+  const auto updates_with = [](int bad_step, int64_t max_delay) {
+    BadLoss bad(infinite_at(bad_step), {.max_delay_micro_steps = max_delay, .defer_on_cpu = true});
+    const auto result = bad.trainer.train(
+        {.train_dataset = toy_data(32), .num_epochs = 3, .per_device_batch_size = 2});
     EXPECT_EQ(result.reason, StopReason::nan);
     return result.num_updates;
   };
@@ -69,32 +70,18 @@ TEST(TerminateOnNaNTest, ADeferredCheckHappensWithinItsDelayAndBeforeTheEndOfThe
 }
 
 TEST(TerminateOnNaNTest, ADeferredCheckAcceptsFiniteLosses) {
-  auto model = toy_model();
-  QuietTrainer trainer(
-      model, nan_at_call(-1), toy_sgd(model),
-      {.callbacks = {make<TerminateOnNaN>({.max_delay_micro_steps = 2, .defer_on_cpu = true})},
-       .accelerator = {.device = "cpu"}});
-  EXPECT_EQ(trainer.train(epochs(3)).reason, StopReason::finished);
+  BadLoss none(torch::nn::CrossEntropyLoss(), {.max_delay_micro_steps = 2, .defer_on_cpu = true});
+  EXPECT_EQ(none.trainer.train(epochs(3)).reason, StopReason::finished);
 }
 
 /// A toy whose third loss is infinite with finite gradients. The loss is checked in the seventh
 /// step.
-struct LateLook {
+struct LateLook : BadLoss {
   explicit LateLook(std::shared_ptr<Callback> callback)
-      : trainer(
-            model,
-            [this](const torch::Tensor& output, const torch::Tensor& target) {
-              const auto loss = torch::nn::functional::cross_entropy(output, target);
-              return ++num_losses == 3 ? loss + INFINITY : loss;
-            },
-            toy_sgd(model),
-            {.callbacks = {make<TerminateOnNaN>({.max_delay_micro_steps = 5, .defer_on_cpu = true}),
-                           std::move(callback)},
-             .accelerator = {.device = "cpu"}}) {}
+      : BadLoss(infinite_at(3, true), {.max_delay_micro_steps = 5, .defer_on_cpu = true}) {
+    trainer.callback_handler().add(std::move(callback));
+  }
 
-  int num_losses = 0;
-  torch::nn::Sequential model = toy_model();
-  QuietTrainer trainer;
   TrainOptions options{.train_dataset = toy_data(16),
                        .num_epochs = 1,
                        .eval_dataset = toy_data(16),
@@ -115,14 +102,11 @@ TEST(TerminateOnNaNTest, ATrainingLossCheckedInAnEvaluationIsReportedAsATraining
 }
 
 TEST(TerminateOnNaNTest, StopsAnEvaluation) {
-  auto model = toy_model();
-  QuietTrainer trainer(
-      model, nan_at_call(2), toy_sgd(model),
-      {.callbacks = {std::make_shared<TerminateOnNaN>()}, .accelerator = {.device = "cpu"}});
+  BadLoss bad(infinite_at(2));
   TrainOptions options = epochs(3);
   options.eval_dataset = toy_data(4);
-  EXPECT_EQ(trainer.train(options).reason, StopReason::nan);
-  EXPECT_THAT(trainer.lines.back(), HasSubstr("an evaluation loss is NaN"));
+  EXPECT_EQ(bad.trainer.train(options).reason, StopReason::nan);
+  EXPECT_THAT(bad.trainer.lines.back(), HasSubstr("an evaluation loss is NaN"));
   EXPECT_ERROR(TerminateOnNaN({.max_delay_micro_steps = 0}), "max_delay_micro_steps is 0");
 }
 

@@ -1,22 +1,15 @@
 // The calls of TrackRun to its trackers in later and in resumed runs.
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "linkboy/callbacks/save_training_state.hpp"
-#include "linkboy/callbacks/track_run.hpp"
 #include "linkboy/tracking/mlflow_tracker.hpp"
 #include "linkboy/tracking/tensorboard_tracker.hpp"
 #include "support/file_contents.hpp"
 #include "support/memory_tracker.hpp"
+#include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::track_run_again_test {
 namespace {
@@ -85,12 +78,9 @@ void expect_same_record_after_resume(SaveTrainingStateOptions saving, int64_t ev
                     {std::make_shared<SaveTrainingState>(saving)});
   killed.toy.trainer.train(short_run(3));
 
-  for (const std::string& state : folder.names()) {
-    if (!state.starts_with("state-")) continue;
+  for (const std::string& state : states_in(folder.path())) {
     TrackedToy resumed({.every_n_updates = every_n_updates});
-    TrainOptions options = short_run(3);
-    options.resume_from = folder / state;
-    resumed.toy.trainer.train(options);
+    resumed.toy.trainer.train(resumed_from(folder / state, short_run(3)));
     EXPECT_EQ(merged(*killed.tracker, *resumed.tracker), without_speed(killed.tracker->points))
         << state << ", every " << every_n_updates;
   }
@@ -104,20 +94,15 @@ TEST(TrackRunAgainTest, AResumedRunRecordsEverythingExactlyOnce) {
 }
 
 /// Trains two epochs and saves a state after each.
-void train_and_save(const CallbackList& trackers, const std::filesystem::path& states) {
-  CallbackList callbacks = trackers;
-  callbacks.push_back(
-      make<SaveTrainingState>({.directory = states, .every_n_epochs = 1, .keep_last = 100}));
+void train_and_save(CallbackList callbacks, const std::filesystem::path& states) {
+  callbacks.push_back(saving_in(states, /*keep=*/100));
   Toy(callbacks).trainer.train(short_run());
 }
 
 std::shared_ptr<Callback> tracked_in(const std::filesystem::path& folder) {
-  return make<TrackRun>(
-      std::vector<std::shared_ptr<Tracker>>{
-          std::make_shared<MlflowTracker>(MlflowTrackerOptions{.directory = folder / "mlruns"}),
-          std::make_shared<TensorBoardTracker>(
-              TensorBoardTrackerOptions{.directory = folder / "runs"})},
-      {.name = "same", .every_n_updates = 1});
+  return make<TrackRun>({make<MlflowTracker>({.directory = folder / "mlruns"}),
+                         make<TensorBoardTracker>({.directory = folder / "runs"})},
+                        {.name = "same", .every_n_updates = 1});
 }
 
 TEST(TrackRunAgainTest, AResumedRunContinuesItsOwnRecordDespiteANewerRunOfTheSameName) {
@@ -129,9 +114,7 @@ TEST(TrackRunAgainTest, AResumedRunContinuesItsOwnRecordDespiteANewerRunOfTheSam
   for (const auto& [path, bytes] : older) newer.erase(path);
 
   Toy resumed({tracked_in(folder.path())});
-  TrainOptions options = short_run(3);
-  options.resume_from = folder / "older" / "state-00000001";
-  resumed.trainer.train(options);
+  resumed.trainer.train(resumed_from(folder / "older" / "state-00000001", short_run(3)));
 
   auto now = all_bytes_in(folder / "mlruns");
   for (const auto& [path, bytes] : newer) EXPECT_EQ(now[path], bytes) << path;
@@ -157,9 +140,7 @@ TEST(TrackRunAgainTest, AResumedRunFindsItsRecordsAfterATrackerWasAdded) {
   const auto memory = std::make_shared<MemoryTracker>();
   Toy resumed({std::make_shared<TrackRun>(std::vector<std::shared_ptr<Tracker>>{
       memory, make<TensorBoardTracker>({.directory = folder / "runs"})})});
-  TrainOptions options = short_run(3);
-  options.resume_from = folder / "states" / "state-00000001";
-  resumed.trainer.train(options);
+  resumed.trainer.train(resumed_from(folder / "states" / "state-00000001", short_run(3)));
   EXPECT_EQ(memory->starts[0].place, "");
   EXPECT_FALSE(std::filesystem::exists(folder / "runs" / "run-1"));
 }
@@ -169,9 +150,7 @@ TEST(TrackRunAgainTest, AResumedRunWithoutATrackingStateRecordsFromThere) {
   Toy plain({stop_at(6), make<SaveTrainingState>({.directory = folder.path()})});
   plain.trainer.train(short_run());
   TrackedToy run;
-  TrainOptions options = short_run();
-  options.resume_from = folder / "latest";
-  run.toy.trainer.train(options);
+  run.toy.trainer.train(resumed_from(folder / "latest", short_run()));
   EXPECT_EQ(run.tracker->starts[0].first_update, 6);
   EXPECT_EQ(run.tracker->starts[0].first_epoch, 1);
   EXPECT_EQ(run.tracker->updates_of("train_loss"), Updates{8});
