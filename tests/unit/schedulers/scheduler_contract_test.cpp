@@ -7,20 +7,7 @@
 
 #include "accelerator/resolve_run_config.hpp"
 #include "linkboy/run/run_history.hpp"
-#include "linkboy/schedulers/chained_scheduler.hpp"
-#include "linkboy/schedulers/constant_scheduler.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
-#include "linkboy/schedulers/exponential_scheduler.hpp"
-#include "linkboy/schedulers/lambda_scheduler.hpp"
-#include "linkboy/schedulers/linear_scheduler.hpp"
-#include "linkboy/schedulers/one_cycle_scheduler.hpp"
-#include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
-#include "linkboy/schedulers/scheduler_factory.hpp"
-#include "linkboy/schedulers/sequential_scheduler.hpp"
-#include "linkboy/schedulers/step_scheduler.hpp"
-#include "linkboy/schedulers/timm_scheduler.hpp"
-#include "linkboy/schedulers/torch_scheduler.hpp"
-#include "linkboy/schedulers/warmup_scheduler.hpp"
+#include "linkboy/schedulers.hpp"
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 #include "support/toy_optimizer.hpp"
@@ -185,6 +172,7 @@ TEST_P(SchedulerContractTest, AStateOfAnyUpdateContinuesTheSameCurve) {
     resumed.history.load_state_dict(histories[k]);
     resumed.scheduler->load_state_dict(states[k]);
     for (std::size_t rest = k; rest <= kUpdates; ++rest) {
+      ASSERT_EQ(resumed.scheduler->num_updates(), static_cast<int64_t>(rest));
       ASSERT_EQ(resumed.fields(), fields[rest]) << "update " << rest + 1;
       resumed.step();
     }

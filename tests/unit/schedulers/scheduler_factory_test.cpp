@@ -7,17 +7,7 @@
 #include <filesystem>
 #include <string>
 
-#include "linkboy/run/run_config.hpp"
 #include "linkboy/run/run_history.hpp"
-#include "linkboy/schedulers/constant_scheduler.hpp"
-#include "linkboy/schedulers/cyclic_scheduler.hpp"
-#include "linkboy/schedulers/linear_scheduler.hpp"
-#include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
-#include "linkboy/schedulers/sequential_scheduler.hpp"
-#include "linkboy/schedulers/timm_scheduler.hpp"
-#include "linkboy/schedulers/warmup_scheduler.hpp"
-#include "linkboy/schedulers/wsd_scheduler.hpp"
-#include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "unit/schedulers/schedules_fixture.hpp"
 
