@@ -69,6 +69,11 @@ struct GraphRun {
   QuietTrainer trainer;
 };
 
+void expect_same_losses_and_weights(const GraphRun& graph, const GraphRun& eager) {
+  EXPECT_EQ(graph.keep_losses->losses, eager.keep_losses->losses);
+  EXPECT_TRUE(bit_equal(graph.net->parameters(), eager.net->parameters()));
+}
+
 void expect_same(const std::string& device, Precision precision, const TrainOptions& options,
                  bool unfreezes = false) {
   GraphRun eager(device, precision);
@@ -80,8 +85,7 @@ void expect_same(const std::string& device, Precision precision, const TrainOpti
   const auto result = graph.train(ExecutionMode::graph, options);
   EXPECT_EQ(result.num_updates, eager.trainer.num_updates());
   EXPECT_EQ(graph.keep_losses->losses.size(), 21U);
-  EXPECT_EQ(graph.keep_losses->losses, eager.keep_losses->losses);
-  EXPECT_TRUE(bit_equal(graph.net->parameters(), eager.net->parameters()));
+  expect_same_losses_and_weights(graph, eager);
   for (GraphRun* run : {&eager, &graph}) {
     auto& state = run->optimizer->state();
     EXPECT_EQ(state.find(run->net->unused->weight.unsafeGetTensorImpl()), state.end());
@@ -118,8 +122,7 @@ TEST(GraphModeTest, ARecordingUsesAScaleThatIsLoadedLater_CUDA) {
   eager.train(ExecutionMode::eager);
   graph.train(ExecutionMode::graph);
   EXPECT_EQ(graph.trainer.accelerator().grad_scaler()->get_scale(), 4.0);
-  EXPECT_EQ(graph.keep_losses->losses, eager.keep_losses->losses);
-  EXPECT_TRUE(bit_equal(graph.net->parameters(), eager.net->parameters()));
+  expect_same_losses_and_weights(graph, eager);
 }
 
 TEST(GraphModeTest, SkipsAnIncompleteLastBatchAndReportsIt) {
