@@ -25,16 +25,6 @@ TEST_F(SchedulesTest, TorchSchedulersGetTheirLengthsFromTheRun) {
   }
 }
 
-TEST_F(SchedulesTest, AnEmptyFunctionIsRefused) {
-  using Made = std::unique_ptr<torch::optim::LRScheduler>;
-  EXPECT_ERROR(make(torch_schedule({.scheduler = std::function<Made(torch::optim::Optimizer&)>()})),
-               "scheduler is empty");
-  EXPECT_ERROR(
-      make(torch_schedule(
-          {.scheduler = std::function<Made(torch::optim::Optimizer&, const RunConfig&)>()})),
-      "scheduler is empty");
-}
-
 /// Warms up, once per update, to a share of the base values. An epoch halves the share, unless its
 /// metric has improved.
 class HalvesByMetric : public TimmSteps {
