@@ -15,21 +15,22 @@ namespace {
 
 using torch::Tensor;
 
+template <class Function>
+void backward_of_checkpoint(const Function& fn) {
+  checkpoint(fn, rows().requires_grad_()).sum().backward();
+}
+
 TEST(ActivationCheckpointErrorTest, ARecomputationWithOtherShapesIsAnError) {
-  const auto x = rows().requires_grad_();
   const auto fn = [&](const Tensor& x) { return x.narrow(0, 0, is_recomputing() ? 2 : 3).exp(); };
-  const auto y = checkpoint(fn, x);
   EXPECT_ERROR(
-      y.sum().backward(),
+      backward_of_checkpoint(fn),
       "was Float [3, 8] on cpu, but is Float [2, 8] on cpu when computed again; the function "
       "passed to checkpoint must do the same");
 }
 
 TEST(ActivationCheckpointErrorTest, ARecomputationWithFewerTensorsIsAnError) {
-  const auto x = rows().requires_grad_();
   const auto fn = [&](const Tensor& x) { return is_recomputing() ? x.exp() : x.exp().exp(); };
-  const auto y = checkpoint(fn, x);
-  EXPECT_ERROR(y.sum().backward(), "the recomputation did not reach tensor 1 of the 2");
+  EXPECT_ERROR(backward_of_checkpoint(fn), "the recomputation did not reach tensor 1 of the 2");
 }
 
 TEST(ActivationCheckpointErrorTest, AnExceptionOfTheFunctionReachesTheCaller) {
@@ -63,14 +64,12 @@ TEST(ActivationCheckpointErrorTest, AnInputChangedBeforeTheBackwardIsAnError) {
 }
 
 TEST(ActivationCheckpointErrorTest, AnInputChangedByTheFunctionIsAnError) {
-  const auto x = rows().requires_grad_();
   const auto fn = [](const Tensor& x) {
     auto y = x.exp();
     y.add_(1);
     return y.tanh();
   };
-  const auto y = checkpoint(fn, x);
-  EXPECT_ERROR(y.sum().backward(), "and then changed it in place");
+  EXPECT_ERROR(backward_of_checkpoint(fn), "and then changed it in place");
 }
 
 }  // namespace

@@ -18,33 +18,42 @@ namespace {
 using torch::Tensor;
 using Network = std::function<Tensor(Tensor)>;
 
+/// Expects a step of `network` to equal a step of `module` without checkpoints.
+void expect_step_of(torch::nn::Sequential module, const Network& network,
+                    const Tensor& input = rows()) {
+  const auto plain = [&](Tensor x) { return module->forward(x); };
+  const auto expected = step(plain, module->parameters(), input);
+  EXPECT_TRUE(bit_equal(step(network, module->parameters(), input), expected));
+}
+
+/// Expects `gradients`, a function of a function, to return the same tensors for `fn` and for its
+/// checkpoint.
+template <class Function, class Gradients>
+void expect_same_gradients(const Function& fn, const Gradients& gradients) {
+  torch::manual_seed(5);
+  const std::vector<Tensor> plain = gradients(fn);
+  torch::manual_seed(5);
+  EXPECT_TRUE(bit_equal(gradients([&](const Tensor& x) { return checkpoint(fn, x); }), plain));
+}
+
 TEST(ActivationCheckpointTest, GradientsAndRandomNumbersEqualThePlainCall) {
   auto mlp = dropout_mlp();
-  const auto x = rows().requires_grad_();
-  const auto plain = step([&](Tensor x) { return mlp->forward(x); }, mlp->parameters(), x);
   int calls = 0;
-  const Network checkpointed = [&](Tensor x) {
-    const auto fn = [&](const Tensor& x) {
-      ++calls;
-      return mlp->forward(x);
-    };
-    return checkpoint(fn, x);
+  const auto fn = [&](const Tensor& x) {
+    ++calls;
+    return mlp->forward(x);
   };
-  EXPECT_TRUE(bit_equal(step(checkpointed, mlp->parameters(), x), plain));
+  expect_step_of(
+      mlp, [&](Tensor x) { return checkpoint(fn, x); }, rows().requires_grad_());
   EXPECT_EQ(calls, 2);
 }
 
 TEST(ActivationCheckpointTest, AcceptsModulesOfAnyKind) {
   auto mlp = dropout_mlp();
-  const auto parameters = mlp->parameters();
-  const auto plain = step([&](Tensor x) { return mlp->forward(x); }, parameters, rows());
   const auto pointer = mlp.ptr();
-  const auto by_pointer = [&](Tensor x) { return checkpoint(pointer, x); };
-  EXPECT_TRUE(bit_equal(step(by_pointer, parameters, rows()), plain));
-  const auto by_holder = [&](Tensor x) { return checkpoint(mlp, x); };
-  EXPECT_TRUE(bit_equal(step(by_holder, parameters, rows()), plain));
-  const auto by_model = [&](Tensor x) { return checkpoint(Model(mlp), x); };
-  EXPECT_TRUE(bit_equal(step(by_model, parameters, rows()), plain));
+  expect_step_of(mlp, [&](Tensor x) { return checkpoint(pointer, x); });
+  expect_step_of(mlp, [&](Tensor x) { return checkpoint(mlp, x); });
+  expect_step_of(mlp, [&](Tensor x) { return checkpoint(Model(mlp), x); });
 }
 
 Tensor squared(const Tensor& x) { return x * x; }
@@ -62,16 +71,9 @@ TEST(ActivationCheckpointTest, AcceptsFunctionsOfAnyKind) {
   check(checkpoint([calls = 0](Tensor x) mutable { return ++calls, squared(x); }, x));
 }
 
-TEST(ActivationCheckpointTest, ParametersGetGradientsIfInputsNeedNone) {
+TEST(ActivationCheckpointTest, ParametersGetGradientsWithoutAnInput) {
   auto mlp = dropout_mlp();
-  const auto parameters = mlp->parameters();
-  const auto plain = step([&](Tensor x) { return mlp->forward(x); }, parameters, rows());
-  const auto with_input = [&](Tensor x) { return checkpoint(mlp, x); };
-  EXPECT_TRUE(bit_equal(step(with_input, parameters, rows()), plain));
-  const auto without_input = [&](Tensor x) {
-    return checkpoint([&mlp, x] { return mlp->forward(x); });
-  };
-  EXPECT_TRUE(bit_equal(step(without_input, parameters, rows()), plain));
+  expect_step_of(mlp, [&](Tensor x) { return checkpoint([&mlp, x] { return mlp->forward(x); }); });
 }
 
 TEST(ActivationCheckpointTest, AcceptsAndReturnsSeveralTensors) {
@@ -109,9 +111,10 @@ TEST(ActivationCheckpointTest, UnusedOutputsWork) {
   EXPECT_TRUE(torch::equal(x.grad(), x.sigmoid() * (1 - x.sigmoid())));
 }
 
-TEST(ActivationCheckpointTest, NestedCheckpointsWork) {
+void expect_nested_checkpoints_work(const torch::Device& device) {
   auto mlp = dropout_mlp();
-  const auto x = rows().requires_grad_();
+  mlp->to(device);
+  const auto x = rows().to(device).requires_grad_();
   const auto parameters = mlp->parameters();
   const auto plain = [&](Tensor x) { return mlp->forward(mlp->forward(mlp->forward(x).exp())); };
   const auto nested = [&](Tensor x) {
@@ -122,6 +125,14 @@ TEST(ActivationCheckpointTest, NestedCheckpointsWork) {
     return checkpoint(outer, x);
   };
   EXPECT_TRUE(bit_equal(step(nested, parameters, x), step(plain, parameters, x)));
+}
+
+TEST(ActivationCheckpointTest, NestedCheckpointsWork) {
+  expect_nested_checkpoints_work(torch::kCPU);
+}
+
+TEST(ActivationCheckpointTest, NestedCheckpointsWork_CUDA) {
+  expect_nested_checkpoints_work(torch::kCUDA);
 }
 
 TEST(ActivationCheckpointTest, ModulesKeepTheirRunningStatistics) {
@@ -163,8 +174,8 @@ TEST(ActivationCheckpointTest, LambdasUpdateRunningStatisticsTwice) {
 TEST(ActivationCheckpointTest, TheBackwardCanRunInAnotherThread) {
   auto mlp = dropout_mlp();
   const auto x = rows().requires_grad_();
-  const auto gradients = [&](const Network& run) {
-    torch::manual_seed(5);
+  const auto fn = [&](const Tensor& x) { return mlp->forward(x); };
+  expect_same_gradients(fn, [&](const auto& run) {
     Tensor loss;
     {
       const Autocast autocast;
@@ -175,20 +186,20 @@ TEST(ActivationCheckpointTest, TheBackwardCanRunInAnotherThread) {
     thread.join();
     result.push_back(torch::rand({4}));
     return result;
-  };
-  const auto plain = gradients([&](const Tensor& x) { return mlp->forward(x); });
-  EXPECT_TRUE(bit_equal(gradients([&](const Tensor& x) { return checkpoint(mlp, x); }), plain));
+  });
 }
 
 TEST(ActivationCheckpointTest, IsAPlainCallWithoutGradients) {
   auto mlp = dropout_mlp();
   const torch::NoGradGuard no_grad;
-  torch::manual_seed(3);
-  const auto plain = mlp->forward(rows());
-  torch::manual_seed(3);
-  EXPECT_TRUE(torch::equal(checkpoint(mlp, rows()), plain));
-  torch::manual_seed(3);
-  EXPECT_TRUE(torch::equal(checkpoint_sequential(mlp, 3, rows()), plain));
+  const auto seeded = [](const auto& run) {
+    torch::manual_seed(3);
+    return run(rows());
+  };
+  const auto plain = seeded([&](const Tensor& x) { return mlp->forward(x); });
+  EXPECT_TRUE(torch::equal(seeded([&](const Tensor& x) { return checkpoint(mlp, x); }), plain));
+  EXPECT_TRUE(torch::equal(
+      seeded([&](const Tensor& x) { return checkpoint_sequential(mlp, 3, x); }), plain));
 }
 
 TEST(ActivationCheckpointTest, RecomputesOnlyWhatTheBackwardNeeds) {
@@ -213,57 +224,48 @@ TEST(ActivationCheckpointTest, WorksIfTheFunctionCatchesEverything) {
     }
     return y.tanh().sigmoid();
   };
-  const auto plain = torch::autograd::grad({fn(x).sum()}, {x})[0];
-  EXPECT_TRUE(torch::equal(torch::autograd::grad({checkpoint(fn, x).sum()}, {x})[0], plain));
+  expect_same_gradients(
+      fn, [&](const auto& run) { return torch::autograd::grad({run(x).sum()}, {x}); });
 }
 
-TEST(ActivationCheckpointTest, SupportsSeveralBackwards) {
+TEST(ActivationCheckpointTest, SupportsSeveralBackwardsAndGradientsOfGradients) {
   const auto x = rows().requires_grad_();
   const auto weight = rows(8, 8).requires_grad_();
   const auto fn = [&](const Tensor& x) {
     return torch::dropout(x.mm(weight).exp(), 0.5, true).tanh();
   };
-  const auto gradients = [&](const auto& run) {
-    torch::manual_seed(5);
+  expect_same_gradients(fn, [&](const auto& run) {
     const auto loss = run(x).pow(2).sum();
-    auto first = torch::autograd::grad({loss}, {x, weight}, {}, /*retain_graph=*/true);
-    const auto second = torch::autograd::grad({loss}, {weight});
-    first.push_back(second[0]);
-    return first;
-  };
-  const auto plain = gradients(fn);
-  EXPECT_TRUE(bit_equal(gradients([&](const Tensor& x) { return checkpoint(fn, x); }), plain));
-}
-
-TEST(ActivationCheckpointTest, SupportsGradientsOfGradients) {
-  const auto x = rows().requires_grad_();
-  const auto weight = rows(8, 8).requires_grad_();
-  const auto fn = [&](const Tensor& x) {
-    return torch::dropout(x.mm(weight).exp(), 0.5, true).tanh();
-  };
-  const auto gradients = [&](const auto& run) {
-    torch::manual_seed(5);
+    auto gradients = torch::autograd::grad({loss}, {x, weight}, {}, /*retain_graph=*/true);
+    gradients.push_back(torch::autograd::grad({loss}, {weight})[0]);
+    return gradients;
+  });
+  expect_same_gradients(fn, [&](const auto& run) {
     const auto slope =
         torch::autograd::grad({run(x).sum()}, {x}, {}, true, /*create_graph=*/true)[0];
     return torch::autograd::grad({slope.pow(2).sum()}, {x, weight});
-  };
-  const auto plain = gradients(fn);
-  EXPECT_TRUE(bit_equal(gradients([&](const Tensor& x) { return checkpoint(fn, x); }), plain));
+  });
 }
 
-TEST(ActivationCheckpointTest, FunctionsCanComputeGradientsThemselves) {
-  const auto x = rows().requires_grad_();
-  const auto weight = rows(8, 8).requires_grad_();
+void expect_functions_can_compute_gradients(const torch::Device& device) {
+  const auto x = rows().to(device).requires_grad_();
+  const auto weight = rows(8, 8).to(device).requires_grad_();
   const auto fn = [&](const Tensor& x) {
     const auto energy = x.mm(weight).tanh().pow(2).sum();
     const auto force = torch::autograd::grad({energy}, {x}, {}, true, /*create_graph=*/true)[0];
     return (force * x).exp();
   };
-  const auto gradients = [&](const auto& run) {
+  expect_same_gradients(fn, [&](const auto& run) {
     return torch::autograd::grad({run(x).sum()}, {x, weight});
-  };
-  const auto plain = gradients(fn);
-  EXPECT_TRUE(bit_equal(gradients([&](const Tensor& x) { return checkpoint(fn, x); }), plain));
+  });
+}
+
+TEST(ActivationCheckpointTest, FunctionsCanComputeGradientsThemselves) {
+  expect_functions_can_compute_gradients(torch::kCPU);
+}
+
+TEST(ActivationCheckpointTest, FunctionsCanComputeGradientsThemselves_CUDA) {
+  expect_functions_can_compute_gradients(torch::kCUDA);
 }
 
 TEST(ActivationCheckpointTest, SupportsTorchScript) {
@@ -302,30 +304,6 @@ TEST(ActivationCheckpointTest, ThreadsDoNotAffectEachOther) {
   }
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(equal, std::vector<int>(4, 50));
-}
-
-TEST(ActivationCheckpointDeviceTest, GradientsAndRandomNumbersEqualThePlainCall_CUDA) {
-  auto mlp = dropout_mlp();
-  mlp->to(torch::kCUDA);
-  const auto x = rows().to(torch::kCUDA).requires_grad_();
-  const auto parameters = mlp->parameters();
-  const auto plain = [&](Tensor x) { return mlp->forward(mlp->forward(x)); };
-  const auto nested = [&](Tensor x) {
-    const auto outer = [&](const Tensor& x) { return checkpoint(mlp, checkpoint(mlp, x)); };
-    return checkpoint(outer, x);
-  };
-  EXPECT_TRUE(bit_equal(step(nested, parameters, x), step(plain, parameters, x)));
-}
-
-TEST(ActivationCheckpointDeviceTest, FunctionsCanComputeGradientsThemselves_CUDA) {
-  const auto x = rows().to(torch::kCUDA).requires_grad_();
-  const auto fn = [&](const Tensor& x) {
-    const auto force =
-        torch::autograd::grad({x.tanh().pow(2).sum()}, {x}, {}, true, /*create_graph=*/true)[0];
-    return (force * x).exp();
-  };
-  const auto plain = torch::autograd::grad({fn(x).sum()}, {x});
-  EXPECT_TRUE(bit_equal(torch::autograd::grad({checkpoint(fn, x).sum()}, {x}), plain));
 }
 
 }  // namespace

@@ -1,56 +1,20 @@
 // Tests of the Metric base class, and of the errors of classification metrics. tests/parity
-// compares their values with torchmetrics.
+// compares their values with torchmetrics, and metric_contract_test.cpp tests their batches, reset
+// and state.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <memory>
-#include <vector>
 
-#include "linkboy/metrics/accuracy.hpp"
-#include "linkboy/metrics/cohen_kappa.hpp"
-#include "linkboy/metrics/confusion_matrix.hpp"
-#include "linkboy/metrics/dice.hpp"
-#include "linkboy/metrics/f_beta.hpp"
-#include "linkboy/metrics/iou.hpp"
-#include "linkboy/metrics/matthews_corr_coef.hpp"
-#include "linkboy/metrics/precision_score.hpp"
-#include "linkboy/metrics/recall_score.hpp"
+#include "linkboy/metrics.hpp"
 #include "support/expect_error.hpp"
 
 namespace linkboy::testing::classification_metrics_test {
 namespace {
 
 constexpr int64_t kNumClasses = 5;
-
-/// Returns one metric of each class, for five classes.
-std::vector<std::unique_ptr<Metric>> top_1_metrics() {
-  std::vector<std::unique_ptr<Metric>> metrics;
-  metrics.push_back(std::make_unique<Accuracy>(AccuracyOptions{.num_classes = kNumClasses}));
-  metrics.push_back(
-      std::make_unique<PrecisionScore>(ClassificationOptions{.num_classes = kNumClasses}));
-  metrics.push_back(
-      std::make_unique<RecallScore>(ClassificationOptions{.num_classes = kNumClasses}));
-  metrics.push_back(std::make_unique<FBeta>(FBetaOptions{.num_classes = kNumClasses}));
-  metrics.push_back(
-      std::make_unique<ConfusionMatrix>(ConfusionMatrixOptions{.num_classes = kNumClasses}));
-  metrics.push_back(std::make_unique<CohenKappa>(CohenKappaOptions{.num_classes = kNumClasses}));
-  metrics.push_back(
-      std::make_unique<MatthewsCorrCoef>(MatthewsCorrCoefOptions{.num_classes = kNumClasses}));
-  metrics.push_back(std::make_unique<IoU>(ClassificationOptions{.num_classes = kNumClasses}));
-  metrics.push_back(std::make_unique<Dice>(ClassificationOptions{.num_classes = kNumClasses}));
-  return metrics;
-}
-
-std::vector<std::unique_ptr<Metric>> all_metrics() {
-  auto metrics = top_1_metrics();
-  metrics.push_back(std::make_unique<Accuracy>(
-      AccuracyOptions{.num_classes = kNumClasses, .top_k = 2, .average = Average::none}));
-  return metrics;
-}
 
 struct Samples {
   torch::Tensor scores;
@@ -89,60 +53,6 @@ class EveryKind : public Metric {
     return torch::cat({states[0].view({1}), states[1].view({1}), states[2].flatten()});
   }
 };
-
-TEST(MetricTest, SeveralBatchesEqualOneBatch) {
-  const auto all = samples(23);
-  for (const auto& metric : all_metrics()) {
-    metric->update(all.scores, all.labels);
-    const auto of_one = metric->compute();
-    metric->reset();
-    for (int64_t begin = 0; begin < 23; begin += 6) {
-      const int64_t end = std::min<int64_t>(begin + 6, 23);
-      metric->update(all.scores.slice(0, begin, end), all.labels.slice(0, begin, end));
-    }
-    EXPECT_TRUE(are_same(metric->compute(), of_one)) << metric->compute() << of_one;
-    EXPECT_EQ(of_one.scalar_type(), torch::kDouble);
-  }
-}
-
-TEST(MetricTest, ComputeChangesNothing) {
-  const auto all = samples(12);
-  for (const auto& metric : all_metrics()) {
-    metric->update(all.scores, all.labels);
-    const auto first = metric->compute();
-    first.clone().zero_();
-    EXPECT_TRUE(are_same(metric->compute(), first));
-  }
-}
-
-TEST(MetricTest, ResetClearsTheState) {
-  const auto all = samples(12);
-  auto fresh = all_metrics();
-  auto used = all_metrics();
-  for (std::size_t i = 0; i < used.size(); ++i) {
-    used[i]->update(all.scores, all.labels);
-    EXPECT_FALSE(are_same(used[i]->compute(), fresh[i]->compute()));
-    used[i]->reset();
-    EXPECT_TRUE(are_same(used[i]->compute(), fresh[i]->compute()));
-  }
-}
-
-TEST(MetricTest, ARestoredStateContinues) {
-  const auto first = samples(12);
-  const auto second = samples(9);
-  auto saved = all_metrics();
-  auto loaded = all_metrics();
-  for (std::size_t i = 0; i < saved.size(); ++i) {
-    saved[i]->update(first.scores, first.labels);
-    const auto state = saved[i]->state_dict();
-    const auto value = saved[i]->compute();
-    saved[i]->update(second.scores, second.labels);
-    loaded[i]->load_state_dict(state);
-    EXPECT_TRUE(are_same(loaded[i]->compute(), value)) << "a later update changed the state";
-    loaded[i]->update(second.scores, second.labels);
-    EXPECT_TRUE(are_same(loaded[i]->compute(), saved[i]->compute()));
-  }
-}
 
 TEST(MetricTest, EveryMergeKindIsSavedAndReset) {
   EveryKind metric;
@@ -202,18 +112,6 @@ TEST(MetricTest, ARefusedStateChangesNothing) {
   of_rows.set("rows", torch::zeros({4, 3}, torch::kDouble));
   EXPECT_ERROR(rows.load_state_dict(of_rows), "\"rows\" is Double[4, 3]");
   EXPECT_TRUE(are_same(accuracy.compute(), value));
-}
-
-TEST(ClassificationMetricsTest, ARefusedBatchChangesNothing) {
-  const auto all = samples(8);
-  for (const auto& metric : all_metrics()) {
-    metric->update(all.scores, all.labels);
-    const auto value = metric->compute();
-    auto labels = all.labels.clone();
-    labels[3] = kNumClasses;
-    EXPECT_ERROR(metric->update(all.scores, labels), "a label of the targets is 5");
-    EXPECT_TRUE(are_same(metric->compute(), value));
-  }
 }
 
 TEST(ClassificationMetricsTest, ErrorsNameALabelOutOfRange) {
@@ -283,24 +181,6 @@ TEST(ClassificationMetricsTest, AcceptsAllIntegerLabelsAndAllFloatingPointScores
   }
 }
 
-TEST(ClassificationMetricsTest, AcceptsScoresThatRequireGradients) {
-  const auto all = samples(9);
-  for (const auto& metric : all_metrics()) {
-    const auto scores = all.scores.clone().requires_grad_();
-    metric->update(scores, all.labels);
-    EXPECT_FALSE(metric->compute().requires_grad());
-  }
-}
-
-TEST(ClassificationMetricsTest, AnEmptyBatchAddsNothing) {
-  const auto all = samples(6);
-  for (const auto& metric : all_metrics()) {
-    const auto of_nothing = metric->compute();
-    metric->update(all.scores.slice(0, 0, 0), all.labels.slice(0, 0, 0));
-    EXPECT_TRUE(are_same(metric->compute(), of_nothing));
-  }
-}
-
 TEST(ClassificationMetricsTest, AnIgnoredClassIsLeftOutOfDice) {
   // Three pixels are counted. Class 0 has one pixel, which is predicted correctly, and one false
   // positive.
@@ -310,27 +190,6 @@ TEST(ClassificationMetricsTest, AnIgnoredClassIsLeftOutOfDice) {
   EXPECT_EQ(value[0].item<double>(), 2.0 / 3.0);
   EXPECT_EQ(value[1].item<double>(), 0.0);
   EXPECT_TRUE(std::isnan(value[2].item<double>()));
-}
-
-TEST(ClassificationMetricsTest, UpdateReadsNoValueFromADevice) {
-  // Tensors on the meta device have no values. The device lacks an operator that top_k needs.
-  const auto all = samples(9);
-  for (const auto& metric : top_1_metrics()) {
-    EXPECT_NO_THROW(metric->update(all.scores.to(torch::kMeta), all.labels.to(torch::kMeta)));
-  }
-}
-
-TEST(ClassificationMetricsTest, ViolationsOnADeviceAreReportedByCompute_CUDA) {
-  const auto all = samples(23);
-  auto on_cpu = all_metrics();
-  auto on_cuda = all_metrics();
-  for (std::size_t i = 0; i < on_cpu.size(); ++i) {
-    on_cpu[i]->update(all.scores, all.labels);
-    on_cuda[i]->update(all.scores.cuda(), all.labels.cuda());
-    EXPECT_TRUE(are_same(on_cuda[i]->compute(), on_cpu[i]->compute()));
-    on_cuda[i]->update(all.scores.cuda(), all.labels.cuda() - 100);
-    EXPECT_ERROR(on_cuda[i]->compute(), "23 values in batches on a device were out of range");
-  }
 }
 
 }  // namespace

@@ -6,9 +6,7 @@
 #include <cmath>
 #include <memory>
 
-#include "linkboy/metrics/mean_absolute_error.hpp"
-#include "linkboy/metrics/mean_squared_error.hpp"
-#include "linkboy/metrics/r2_score.hpp"
+#include "linkboy/metrics.hpp"
 #include "support/expect_error.hpp"
 
 namespace linkboy::testing::metric_collection_test {
@@ -19,9 +17,15 @@ MetricCollection two_metrics() {
           {"absolute", std::make_shared<MeanAbsoluteError>()}};
 }
 
-TEST(MetricCollectionTest, ComputesEachByNameInOrder) {
+/// Returns two metrics that have seen a batch with the errors 0 and 4.
+MetricCollection two_updated_metrics() {
   auto metrics = two_metrics();
   metrics.update(torch::tensor({1.0, 5.0}), torch::tensor({1.0, 1.0}));
+  return metrics;
+}
+
+TEST(MetricCollectionTest, ComputesEachByNameInOrder) {
+  auto metrics = two_updated_metrics();
   const auto values = metrics.compute();
   ASSERT_EQ(values.size(), 2U);
   EXPECT_EQ(values[0].first, "squared");
@@ -50,8 +54,7 @@ TEST(MetricCollectionTest, ErrorsNameTheMetric) {
 }
 
 TEST(MetricCollectionTest, StateIsNestedByName) {
-  auto metrics = two_metrics();
-  metrics.update(torch::tensor({1.0, 5.0}), torch::tensor({1.0, 1.0}));
+  auto metrics = two_updated_metrics();
   const auto state = metrics.state_dict();
   EXPECT_EQ(state.get_dict("absolute").get_tensor("sum").item<double>(), 4.0);
   auto others = two_metrics();
@@ -60,8 +63,7 @@ TEST(MetricCollectionTest, StateIsNestedByName) {
 }
 
 TEST(MetricCollectionTest, AStateThatDoesNotFitChangesNothing) {
-  auto metrics = two_metrics();
-  metrics.update(torch::tensor({1.0, 5.0}), torch::tensor({1.0, 1.0}));
+  auto metrics = two_updated_metrics();
   auto state = two_metrics().state_dict();
   state.set("absolute", StateDict{{"sum", 1.0}});
   EXPECT_ERROR(metrics.load_state_dict(state), "metric \"absolute\": ");

@@ -12,6 +12,18 @@
 namespace linkboy::testing::fused_step_test {
 namespace {
 
+using namespace torch::optim;
+
+torch::Tensor with_gradient(torch::Tensor parameter, const torch::Tensor& gradient) {
+  parameter.requires_grad_().mutable_grad() = gradient;
+  return parameter;
+}
+
+/// Returns a gradient of two rows of a 4 x 2 table.
+torch::Tensor sparse_gradient() {
+  return torch::sparse_coo_tensor(torch::tensor({{1, 3}}), torch::ones({2, 2}), {4, 2});
+}
+
 /// Steps two equal models on the same gradients, one with the fused step and the other with
 /// `Optimizer::step`, and compares them.
 template <class Optimizer, class Options>
@@ -39,25 +51,18 @@ void expect_fused_step_agrees(const Options& options, double tolerance) {
   EXPECT_EQ(fused.state().size(), own.state().size());
 }
 
-using torch::optim::AdagradOptions;
-using torch::optim::AdamOptions;
-using torch::optim::AdamWOptions;
-using torch::optim::RMSpropOptions;
-using torch::optim::SGDOptions;
-
 TEST(FusedStepTest, AgreesWithTheStepsOfLibTorch) {
-  expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1), 1e-6);
-  expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).weight_decay(0.01),
-                                              1e-6);
-  expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true), 1e-6);
-  expect_fused_step_agrees<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9).dampening(0.3), 1e-6);
-  expect_fused_step_agrees<torch::optim::Adam>(AdamOptions(0.01), 1e-5);
-  expect_fused_step_agrees<torch::optim::Adam>(AdamOptions(0.01).weight_decay(0.1), 1e-5);
-  expect_fused_step_agrees<torch::optim::Adam>(AdamOptions(0.01).amsgrad(true), 1e-5);
-  expect_fused_step_agrees<torch::optim::AdamW>(AdamWOptions(0.01).weight_decay(0.1), 1e-5);
-  expect_fused_step_agrees<torch::optim::AdamW>(AdamWOptions(0.01).amsgrad(true), 1e-5);
-  expect_fused_step_agrees<torch::optim::Adagrad>(AdagradOptions(0.01), 1e-6);
-  expect_fused_step_agrees<torch::optim::Adagrad>(
+  expect_fused_step_agrees<SGD>(SGDOptions(0.1), 1e-6);
+  expect_fused_step_agrees<SGD>(SGDOptions(0.1).momentum(0.9).weight_decay(0.01), 1e-6);
+  expect_fused_step_agrees<SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true), 1e-6);
+  expect_fused_step_agrees<SGD>(SGDOptions(0.1).momentum(0.9).dampening(0.3), 1e-6);
+  expect_fused_step_agrees<Adam>(AdamOptions(0.01), 1e-5);
+  expect_fused_step_agrees<Adam>(AdamOptions(0.01).weight_decay(0.1), 1e-5);
+  expect_fused_step_agrees<Adam>(AdamOptions(0.01).amsgrad(true), 1e-5);
+  expect_fused_step_agrees<AdamW>(AdamWOptions(0.01).weight_decay(0.1), 1e-5);
+  expect_fused_step_agrees<AdamW>(AdamWOptions(0.01).amsgrad(true), 1e-5);
+  expect_fused_step_agrees<Adagrad>(AdagradOptions(0.01), 1e-6);
+  expect_fused_step_agrees<Adagrad>(
       AdagradOptions(0.01).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.2), 1e-6);
 }
 
@@ -69,21 +74,21 @@ TEST(FusedStepTest, RmspropIsBitIdenticalToLibTorchUnlessCentered) {
   for (const double momentum : {0.0, 0.9}) {
     for (const double weight_decay : {0.0, 0.1}) {
       const auto options = RMSpropOptions(0.01).momentum(momentum).weight_decay(weight_decay);
-      expect_fused_step_agrees<torch::optim::RMSprop>(options, 0.0);
+      expect_fused_step_agrees<RMSprop>(options, 0.0);
       auto centered = options;
-      expect_fused_step_agrees<torch::optim::RMSprop>(centered.centered(true), 1e-4);
+      expect_fused_step_agrees<RMSprop>(centered.centered(true), 1e-4);
     }
   }
 }
 
 TEST(FusedStepTest, KeepsTheStateObjectsOfTheOptimizer) {
   auto model = toy_model();
-  torch::optim::AdamW optimizer(model->parameters(), 0.01);
+  AdamW optimizer(model->parameters(), 0.01);
   for (auto& parameter : model->parameters())
     parameter.mutable_grad() = torch::ones_like(parameter);
   ASSERT_EQ(fused_step(optimizer), FusedGradients::all);
   ASSERT_EQ(fused_step(optimizer), FusedGradients::all);
-  const auto& state = static_cast<const torch::optim::AdamWParamState&>(
+  const auto& state = static_cast<const AdamWParamState&>(
       *optimizer.state().at(model->parameters()[0].unsafeGetTensorImpl()));
   EXPECT_EQ(state.step(), 2);
   EXPECT_EQ(state.exp_avg().sizes(), model->parameters()[0].sizes());
@@ -92,21 +97,19 @@ TEST(FusedStepTest, KeepsTheStateObjectsOfTheOptimizer) {
 }
 
 TEST(FusedStepTest, AcceptsParametersOfMixedTypes) {
-  auto wide = torch::zeros({3}, torch::kDouble).requires_grad_();
-  auto narrow = torch::zeros({3}, torch::kFloat).requires_grad_();
-  wide.mutable_grad() = torch::ones({3}, torch::kDouble);
-  narrow.mutable_grad() = torch::ones({3}, torch::kFloat);
-  torch::optim::AdamW adamw({wide, narrow}, AdamWOptions(0.1).weight_decay(0.0));
+  auto wide = with_gradient(torch::zeros({3}, torch::kDouble), torch::ones({3}, torch::kDouble));
+  auto narrow = with_gradient(torch::zeros({3}), torch::ones({3}));
+  AdamW adamw({wide, narrow}, AdamWOptions(0.1).weight_decay(0.0));
   ASSERT_EQ(fused_step(adamw), FusedGradients::all);
   EXPECT_NEAR(wide[0].item<double>(), -0.1, 1e-6);
   EXPECT_NEAR(narrow[0].item<double>(), -0.1, 1e-6);
-  torch::optim::SGD sgd({wide, narrow}, SGDOptions(0.1).momentum(0.9));
+  SGD sgd({wide, narrow}, SGDOptions(0.1).momentum(0.9));
   ASSERT_EQ(fused_step(sgd), FusedGradients::all);
   EXPECT_NEAR(wide[0].item<double>(), -0.2, 1e-6);
 }
 
 TEST(FusedStepTest, LeavesUnknownOptimizersToTheirOwnStep) {
-  class Mine : public torch::optim::SGD {
+  class Mine : public SGD {
    public:
     using SGD::SGD;
     torch::Tensor step(LossClosure) override {
@@ -115,8 +118,7 @@ TEST(FusedStepTest, LeavesUnknownOptimizersToTheirOwnStep) {
     }
     int steps = 0;
   };
-  auto weight = torch::zeros({3}).requires_grad_();
-  weight.mutable_grad() = torch::ones({3});
+  const auto weight = with_gradient(torch::zeros({3}), torch::ones({3}));
   Mine mine({weight}, SGDOptions(0.1));
   EXPECT_EQ(fused_step(mine), FusedGradients::none);
   Accelerator({.device = "cpu"}).optimizer_step(mine);
@@ -128,12 +130,9 @@ template <class Optimizer, class Options>
 void expect_own_step_for(const torch::Tensor& odd_parameter, const torch::Tensor& odd_gradient,
                          const Options& options) {
   const auto make = [&] {
-    std::vector<torch::Tensor> parameters = {torch::ones({3}).requires_grad_(),
-                                             odd_parameter.detach().clone().requires_grad_(),
-                                             torch::ones({2}).requires_grad_()};
-    parameters[0].mutable_grad() = torch::ones({3});
-    parameters[1].mutable_grad() = odd_gradient.clone();
-    return parameters;  // the third has no gradient
+    return std::vector{with_gradient(torch::ones({3}), torch::ones({3})),
+                       with_gradient(odd_parameter.detach().clone(), odd_gradient.clone()),
+                       torch::ones({2}).requires_grad_()};  // has no gradient
   };
   auto mine = make();
   auto own = make();
@@ -153,30 +152,24 @@ void expect_own_step_for(const torch::Tensor& odd_parameter, const torch::Tensor
 
 TEST(FusedStepTest, LeavesOnlyUnsupportedParametersToTheOptimizer) {
   const auto complex = torch::ones({2}, torch::kComplexFloat);
-  expect_own_step_for<torch::optim::SGD>(complex, complex, SGDOptions(0.1).momentum(0.9));
+  expect_own_step_for<SGD>(complex, complex, SGDOptions(0.1).momentum(0.9));
   const auto table = torch::ones({4, 2});
-  const auto sparse =
-      torch::sparse_coo_tensor(torch::tensor({{1, 3}}), torch::ones({2, 2}), {4, 2});
-  expect_own_step_for<torch::optim::SGD>(table, sparse, SGDOptions(0.1));
-  expect_own_step_for<torch::optim::Adagrad>(table, sparse, AdagradOptions(0.1));
+  expect_own_step_for<SGD>(table, sparse_gradient(), SGDOptions(0.1));
+  expect_own_step_for<Adagrad>(table, sparse_gradient(), AdagradOptions(0.1));
 }
 
 TEST(FusedStepTest, RestoresGradientsWhenTheStepOfTheOptimizerThrows) {
-  auto dense = torch::ones({3}).requires_grad_();
-  auto table = torch::ones({4, 2}).requires_grad_();
-  dense.mutable_grad() = torch::ones({3});
-  table.mutable_grad() =
-      torch::sparse_coo_tensor(torch::tensor({{1, 3}}), torch::ones({2, 2}), {4, 2});
-  torch::optim::Adam adam({dense, table}, 0.1);
+  const auto dense = with_gradient(torch::ones({3}), torch::ones({3}));
+  const auto table = with_gradient(torch::ones({4, 2}), sparse_gradient());
+  Adam adam({dense, table}, 0.1);
   EXPECT_THROW(fused_step(adam), c10::Error);  // "Adam does not support sparse gradients"
   EXPECT_TRUE(dense.grad().defined());
 }
 
 TEST(FusedStepTest, FoundInfSkipsTheUpdateAndItsCount) {
   for (const double found : {0.0, 1.0}) {
-    auto weight = torch::ones({3}).requires_grad_();
-    torch::optim::AdamW optimizer({weight}, AdamWOptions(0.1));
-    weight.mutable_grad() = torch::ones({3});
+    const auto weight = with_gradient(torch::ones({3}), torch::ones({3}));
+    AdamW optimizer({weight}, AdamWOptions(0.1));
     EXPECT_FALSE(takes_found_inf(optimizer));  // the first update
     ASSERT_EQ(fused_step(optimizer), FusedGradients::all);
     const auto before = weight.detach().clone();
@@ -187,15 +180,15 @@ TEST(FusedStepTest, FoundInfSkipsTheUpdateAndItsCount) {
     const UpdateCounts counts = counts_of_updates(optimizer);
     optimizer.zero_grad();
     undo_step(optimizer, counts);
-    auto& state = static_cast<torch::optim::AdamWParamState&>(
-        *optimizer.state().at(weight.unsafeGetTensorImpl()));
+    auto& state =
+        static_cast<AdamWParamState&>(*optimizer.state().at(weight.unsafeGetTensorImpl()));
     EXPECT_EQ(state.step(), 1);
     state.step(7);
     undo_step(optimizer, counts);
     EXPECT_EQ(state.step(), 7) << "of a state loaded in the meantime";
   }
   auto weight = torch::ones({3}).requires_grad_();
-  torch::optim::RMSprop rmsprop({weight});
+  RMSprop rmsprop({weight});
   EXPECT_FALSE(takes_found_inf(rmsprop));
 }
 
@@ -227,19 +220,17 @@ TEST(FusedStepTest, TheStateFollowsAParameterToAnotherMemoryFormat) {
     EXPECT_TRUE(torch::allclose(weight_after_steps<Optimizer>(options, true),
                                 weight_after_steps<Optimizer>(options, false), 1e-6, 1e-7));
   };
-  check(std::type_identity<torch::optim::SGD>(), SGDOptions(0.1).momentum(0.9));
-  check(std::type_identity<torch::optim::Adam>(), AdamOptions(0.1).amsgrad(true));
-  check(std::type_identity<torch::optim::AdamW>(), AdamWOptions(0.1));
-  check(std::type_identity<torch::optim::Adagrad>(), AdagradOptions(0.1));
-  check(std::type_identity<torch::optim::RMSprop>(),
-        RMSpropOptions(0.1).momentum(0.9).centered(true));
+  check(std::type_identity<SGD>(), SGDOptions(0.1).momentum(0.9));
+  check(std::type_identity<Adam>(), AdamOptions(0.1).amsgrad(true));
+  check(std::type_identity<AdamW>(), AdamWOptions(0.1));
+  check(std::type_identity<Adagrad>(), AdagradOptions(0.1));
+  check(std::type_identity<RMSprop>(), RMSpropOptions(0.1).momentum(0.9).centered(true));
 }
 
 TEST(FusedStepTest, WritesNothingIntoTheGapsOfAParameter) {
   const auto whole = torch::ones({4, 6});
-  auto weight = whole.narrow(1, 0, 3).detach().requires_grad_();
-  weight.mutable_grad() = torch::ones({4, 3});
-  torch::optim::AdamW optimizer({weight}, AdamWOptions(0.1));
+  const auto weight = with_gradient(whole.narrow(1, 0, 3).detach(), torch::ones({4, 3}));
+  AdamW optimizer({weight}, AdamWOptions(0.1));
   ASSERT_EQ(fused_step(optimizer), FusedGradients::some);
   EXPECT_TRUE(torch::equal(whole.narrow(1, 3, 3), torch::ones({4, 3})));
   EXPECT_TRUE((weight.detach() < 1).all().item<bool>());
@@ -247,17 +238,16 @@ TEST(FusedStepTest, WritesNothingIntoTheGapsOfAParameter) {
 
 TEST(FusedStepTest, AppliesAGradientOfAnotherMemoryOrderElementByElement) {
   const auto gradient = torch::arange(6, torch::kFloat).view({2, 3});
-  auto weight = torch::zeros({2, 3}).requires_grad_();
-  weight.mutable_grad() = gradient.t().contiguous().t();
-  torch::optim::SGD optimizer({weight}, SGDOptions(1.0));
+  const auto weight = with_gradient(torch::zeros({2, 3}), gradient.t().contiguous().t());
+  SGD optimizer({weight}, SGDOptions(1.0));
   ASSERT_EQ(fused_step(optimizer), FusedGradients::some);
   EXPECT_TRUE(torch::equal(weight.detach(), -gradient));
 }
 
 TEST(FusedStepTest, RunsOnTheDevice_CUDA) {
-  auto weight = torch::zeros({3}, torch::kCUDA).requires_grad_();
-  weight.mutable_grad() = torch::ones({3}, torch::kCUDA);
-  torch::optim::AdamW optimizer({weight}, AdamWOptions(0.1).weight_decay(0.0));
+  const auto weight =
+      with_gradient(torch::zeros({3}, torch::kCUDA), torch::ones({3}, torch::kCUDA));
+  AdamW optimizer({weight}, AdamWOptions(0.1).weight_decay(0.0));
   ASSERT_EQ(fused_step(optimizer), FusedGradients::all);
   EXPECT_NEAR(weight[0].item<float>(), -0.1F, 1e-5);
 }
@@ -275,7 +265,7 @@ std::vector<c10::IValue> fused_flags(const StateDict& state) {
 /// Returns the flags after a step on these parameters, each in a separate group.
 template <class Optimizer>
 std::vector<c10::IValue> flags_after_a_step(const std::vector<torch::Tensor>& parameters) {
-  std::vector<torch::optim::OptimizerParamGroup> groups;
+  std::vector<OptimizerParamGroup> groups;
   for (const torch::Tensor& parameter : parameters) groups.emplace_back(std::vector{parameter});
   Optimizer optimizer(groups, 0.1);
   Accelerator accelerator({.device = "cpu"});
@@ -284,32 +274,25 @@ std::vector<c10::IValue> flags_after_a_step(const std::vector<torch::Tensor>& pa
   return fused_flags(accelerator.optimizer_state_dict(optimizer));
 }
 
-torch::Tensor with_gradient(torch::Tensor parameter, const torch::Tensor& gradient) {
-  parameter.requires_grad_().mutable_grad() = gradient;
-  return parameter;
-}
-
 TEST(FusedFlagTest, AStateSaysFusedWherePythonUsesTheFusedKernel) {
   const auto parameter = [] { return with_gradient(torch::ones({2}), torch::ones({2})); };
   const std::vector<c10::IValue> yes = {true};
   const std::vector<c10::IValue> no = {c10::IValue()};
-  EXPECT_EQ(flags_after_a_step<torch::optim::SGD>({parameter()}), yes);
-  EXPECT_EQ(flags_after_a_step<torch::optim::Adam>({parameter()}), yes);
-  EXPECT_EQ(flags_after_a_step<torch::optim::AdamW>({parameter()}), yes);
-  EXPECT_EQ(flags_after_a_step<torch::optim::Adagrad>({parameter()}), yes);
-  EXPECT_EQ(flags_after_a_step<torch::optim::RMSprop>({parameter()}), no);
-  const auto sparse =
-      torch::sparse_coo_tensor(torch::tensor({{1, 3}}), torch::ones({2, 2}), {4, 2});
-  EXPECT_EQ(flags_after_a_step<torch::optim::SGD>({with_gradient(torch::ones({4, 2}), sparse)}),
-            no);
+  EXPECT_EQ(flags_after_a_step<SGD>({parameter()}), yes);
+  EXPECT_EQ(flags_after_a_step<Adam>({parameter()}), yes);
+  EXPECT_EQ(flags_after_a_step<AdamW>({parameter()}), yes);
+  EXPECT_EQ(flags_after_a_step<Adagrad>({parameter()}), yes);
+  EXPECT_EQ(flags_after_a_step<RMSprop>({parameter()}), no);
+  const auto table = with_gradient(torch::ones({4, 2}), sparse_gradient());
+  EXPECT_EQ(flags_after_a_step<SGD>({table}), no);
   const auto unused = torch::ones({2}, torch::kComplexFloat).requires_grad_();
-  EXPECT_EQ(flags_after_a_step<torch::optim::AdamW>({parameter(), unused}),
+  EXPECT_EQ(flags_after_a_step<AdamW>({parameter(), unused}),
             (std::vector<c10::IValue>{true, c10::IValue()}));
 }
 
 TEST(FusedFlagTest, ReadingItBackChangesNothing) {
   const auto parameter = with_gradient(torch::ones({2}), torch::full({2}, 0.3));
-  torch::optim::AdamW saved({parameter}, 0.1);
+  AdamW saved({parameter}, 0.1);
   Accelerator accelerator({.device = "cpu"});
   accelerator.optimizer_step(saved);
   const StateDict with_flag = accelerator.optimizer_state_dict(saved);
@@ -319,7 +302,7 @@ TEST(FusedFlagTest, ReadingItBackChangesNothing) {
   std::vector<torch::Tensor> results;
   for (const StateDict& state : {with_flag, without_flag}) {
     const auto other = with_gradient(torch::ones({2}), torch::full({2}, 0.7));
-    torch::optim::AdamW loaded({other}, 1.0);
+    AdamW loaded({other}, 1.0);
     load_optimizer_state_dict(loaded, state);
     ASSERT_EQ(fused_step(loaded), FusedGradients::all);
     EXPECT_EQ(fused_flags(optimizer_state_dict(loaded)), fused_flags(without_flag));

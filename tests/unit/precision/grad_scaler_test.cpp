@@ -16,6 +16,15 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 torch::Tensor parameter() { return torch::ones({2}).requires_grad_(); }
 
+using Make = std::function<std::shared_ptr<torch::optim::Optimizer>(const torch::Tensor&)>;
+
+template <class Optimizer, class Options>
+Make maker(const Options& options) {
+  return [=](const torch::Tensor& weight) {
+    return std::make_shared<Optimizer>(std::vector{weight}, options);
+  };
+}
+
 /// Makes one complete update with the unscaled gradient `gradient`.
 bool update(GradScaler& scaler, torch::optim::Optimizer& optimizer, const torch::Tensor& weight,
             float gradient) {
@@ -26,42 +35,44 @@ bool update(GradScaler& scaler, torch::optim::Optimizer& optimizer, const torch:
   return was_made;
 }
 
-TEST(GradScalerTest, DividesTheGradientsByItsScale) {
-  GradScaler scaler({.init_scale = 8.0});
-  auto weight = parameter();
-  torch::optim::SGD optimizer({weight}, 0.5);
-  scaler.scale((weight * 3).sum()).backward();
-  EXPECT_EQ(weight.grad()[0].item<float>(), 24.0F);
-  EXPECT_FALSE(scaler.has_unscaled(optimizer));
-  scaler.unscale(optimizer);
-  EXPECT_TRUE(scaler.has_unscaled(optimizer));
-  EXPECT_EQ(weight.grad()[0].item<float>(), 3.0F);
-  EXPECT_TRUE(scaler.step(optimizer));
-  EXPECT_EQ(weight[0].item<float>(), 1.0F - 1.5F);
+AcceleratorOptions fp16_options() {
+  return {.device = "cpu", .precision = Precision::fp16, .grad_scaler = {.init_scale = 8.0}};
 }
 
-TEST(GradScalerTest, SkippedUpdatesChangeNothing) {
-  const auto make = [](int kind, const torch::Tensor& weight) {
-    std::shared_ptr<torch::optim::Optimizer> optimizer;
-    using namespace torch::optim;
-    if (kind == 0) optimizer = std::make_shared<SGD>(std::vector{weight}, SGDOptions(0.1));
-    if (kind == 1) {
-      optimizer =
-          std::make_shared<SGD>(std::vector{weight}, SGDOptions(0.1).momentum(0.9).dampening(0.5));
-    }
-    if (kind == 2) optimizer = std::make_shared<Adam>(std::vector{weight}, AdamOptions(0.1));
-    if (kind == 3) optimizer = std::make_shared<AdamW>(std::vector{weight}, AdamWOptions(0.1));
-    if (kind == 4) optimizer = std::make_shared<Adagrad>(std::vector{weight}, AdagradOptions(0.1));
-    if (kind == 5) optimizer = std::make_shared<RMSprop>(std::vector{weight}, RMSpropOptions(0.1));
-    return optimizer;
-  };
+class GradScalerTest : public ::testing::Test {
+ protected:
+  torch::Tensor weight_ = parameter();
+  torch::optim::SGD optimizer_{{weight_}, 0.5};
+};
+
+TEST_F(GradScalerTest, DividesTheGradientsByItsScale) {
+  GradScaler scaler({.init_scale = 8.0});
+  scaler.scale((weight_ * 3).sum()).backward();
+  EXPECT_EQ(weight_.grad()[0].item<float>(), 24.0F);
+  EXPECT_FALSE(scaler.has_unscaled(optimizer_));
+  scaler.unscale(optimizer_);
+  EXPECT_TRUE(scaler.has_unscaled(optimizer_));
+  EXPECT_EQ(weight_.grad()[0].item<float>(), 3.0F);
+  EXPECT_TRUE(scaler.step(optimizer_));
+  EXPECT_EQ(weight_[0].item<float>(), 1.0F - 1.5F);
+}
+
+TEST_F(GradScalerTest, SkippedUpdatesChangeNothing) {
+  using namespace torch::optim;
+  const std::vector<std::pair<const char*, Make>> optimizers{
+      {"SGD", maker<SGD>(SGDOptions(0.1))},
+      {"SGD with momentum", maker<SGD>(SGDOptions(0.1).momentum(0.9).dampening(0.5))},
+      {"Adam", maker<Adam>(AdamOptions(0.1))},
+      {"AdamW", maker<AdamW>(AdamWOptions(0.1))},
+      {"Adagrad", maker<Adagrad>(AdagradOptions(0.1))},
+      {"RMSprop", maker<RMSprop>(RMSpropOptions(0.1))}};
   // The gradients overflow in the first update, in a later one, and twice in a row.
-  for (int kind = 0; kind < 6; ++kind) {
-    SCOPED_TRACE(kind);
+  for (const auto& [name, make] : optimizers) {
+    SCOPED_TRACE(name);
     auto with_overflows = parameter();
     auto without = parameter();
-    auto first = make(kind, with_overflows);
-    auto second = make(kind, without);
+    auto first = make(with_overflows);
+    auto second = make(without);
     GradScaler first_scaler({.init_scale = 4.0});
     GradScaler second_scaler({.init_scale = 4.0});
     for (const float gradient : {kInf, 0.5F, -0.25F, kInf, 0.75F, std::nanf(""), kInf, 1.0F}) {
@@ -73,7 +84,7 @@ TEST(GradScalerTest, SkippedUpdatesChangeNothing) {
   }
 }
 
-TEST(GradScalerTest, AnOverflowOfOneOptimizerDoesNotSkipTheOther) {
+TEST_F(GradScalerTest, AnOverflowOfOneOptimizerDoesNotSkipTheOther) {
   GradScaler scaler({.init_scale = 4.0});
   auto bad = parameter();
   auto good = parameter();
@@ -88,7 +99,7 @@ TEST(GradScalerTest, AnOverflowOfOneOptimizerDoesNotSkipTheOther) {
   EXPECT_EQ(scaler.get_scale(), 2.0);  // reduced once, although only one optimizer overflowed
 }
 
-TEST(GradScalerTest, AcceptsSparseGradientsAndSeveralTypes) {
+TEST_F(GradScalerTest, AcceptsSparseGradientsAndSeveralTypes) {
   GradScaler scaler({.init_scale = 4.0});
   auto wide = torch::ones({2}, torch::kDouble).requires_grad_();
   auto narrow = parameter();
@@ -105,48 +116,42 @@ TEST(GradScalerTest, AcceptsSparseGradientsAndSeveralTypes) {
   EXPECT_EQ(table[0][0].item<float>(), 1.0F);
 }
 
-TEST(GradScalerTest, StateContinuesWhereItWasSaved) {
+TEST_F(GradScalerTest, StateContinuesWhereItWasSaved) {
   GradScaler scaler({.init_scale = 4.0, .growth_interval = 3});
-  auto weight = parameter();
-  torch::optim::SGD optimizer({weight}, 0.1);
-  update(scaler, optimizer, weight, 1.0F);
-  update(scaler, optimizer, weight, 1.0F);
+  update(scaler, optimizer_, weight_, 1.0F);
+  update(scaler, optimizer_, weight_, 1.0F);
   GradScaler resumed;
   resumed.load_state_dict(scaler.state_dict());
   EXPECT_EQ(resumed.get_scale(), 4.0);
   EXPECT_EQ(resumed.state_dict().get_int("_growth_tracker"), 2);
-  update(resumed, optimizer, weight, 1.0F);
+  update(resumed, optimizer_, weight_, 1.0F);
   EXPECT_EQ(resumed.get_scale(), 8.0);
   EXPECT_EQ(resumed.state_dict().get_int("_growth_tracker"), 0);
   EXPECT_EQ(resumed.state_dict().get_int("growth_interval"), 3);
 }
 
-TEST(GradScalerTest, AStateReplacesTheScaleAndTheCountOfAScalerInUse) {
-  auto weight = parameter();
-  torch::optim::SGD optimizer({weight}, 0.1);
+TEST_F(GradScalerTest, AStateReplacesTheScaleAndTheCountOfAScalerInUse) {
   GradScaler saved({.init_scale = 4.0, .growth_interval = 3});
-  update(saved, optimizer, weight, 1.0F);
+  update(saved, optimizer_, weight_, 1.0F);
   GradScaler used({.init_scale = 64.0, .growth_interval = 3});
-  update(used, optimizer, weight, 1.0F);
-  update(used, optimizer, weight, 1.0F);
+  update(used, optimizer_, weight_, 1.0F);
+  update(used, optimizer_, weight_, 1.0F);
   used.load_state_dict(saved.state_dict());
   EXPECT_EQ(used.get_scale(), 4.0);
   EXPECT_EQ(used.state_dict().get_int("_growth_tracker"), 1);
   EXPECT_EQ(used.scale(torch::ones({})).item<float>(), 4.0F);
 }
 
-TEST(GradScalerTest, RefusesCallsThatWouldCorruptTheGradients) {
+TEST_F(GradScalerTest, RefusesCallsThatWouldCorruptTheGradients) {
   GradScaler scaler({.init_scale = 4.0});
-  auto weight = parameter();
-  torch::optim::SGD optimizer({weight}, 0.1);
-  EXPECT_ERROR(scaler.step(optimizer), "no loss has been scaled yet");
-  EXPECT_ERROR(scaler.unscale(optimizer), "no loss has been scaled yet");
-  scaler.scale(weight.sum()).backward();
-  scaler.unscale(optimizer);
-  EXPECT_ERROR(scaler.unscale(optimizer), "unscale was called twice in one update");
-  scaler.step(optimizer);
-  EXPECT_ERROR(scaler.step(optimizer), "step was called twice in one update");
-  EXPECT_ERROR(scaler.unscale(optimizer), "unscale was called after step");
+  EXPECT_ERROR(scaler.step(optimizer_), "no loss has been scaled yet");
+  EXPECT_ERROR(scaler.unscale(optimizer_), "no loss has been scaled yet");
+  scaler.scale(weight_.sum()).backward();
+  scaler.unscale(optimizer_);
+  EXPECT_ERROR(scaler.unscale(optimizer_), "unscale was called twice in one update");
+  scaler.step(optimizer_);
+  EXPECT_ERROR(scaler.step(optimizer_), "step was called twice in one update");
+  EXPECT_ERROR(scaler.unscale(optimizer_), "unscale was called after step");
   scaler.update();
   scaler.update();  // has no effect without a step
   EXPECT_EQ(scaler.state_dict().get_int("_growth_tracker"), 1);
@@ -157,7 +162,7 @@ TEST(GradScalerTest, RefusesCallsThatWouldCorruptTheGradients) {
   EXPECT_ERROR(scaler.step(of_half), "a gradient is in half precision");
 }
 
-TEST(GradScalerTest, RefusesOptionsOutOfRange) {
+TEST_F(GradScalerTest, RefusesOptionsOutOfRange) {
   EXPECT_ERROR(GradScaler({.init_scale = 0.0}), "scale is 0");
   EXPECT_ERROR(GradScaler({.growth_factor = 1.0}), "growth_factor is 1");
   EXPECT_ERROR(GradScaler({.backoff_factor = 1.0}), "backoff_factor is 1");
@@ -173,9 +178,8 @@ TEST(GradScalerTest, RefusesOptionsOutOfRange) {
   EXPECT_EQ(scaler.get_scale(), 65536.0);
 }
 
-TEST(GradScalerTest, ABackwardBetweenUnscaleAndStepDoesNotMakeTheStepDivideAgain) {
-  Accelerator accelerator(
-      {.device = "cpu", .precision = Precision::fp16, .grad_scaler = {.init_scale = 8.0}});
+TEST_F(GradScalerTest, ABackwardBetweenUnscaleAndStepDoesNotMakeTheStepDivideAgain) {
+  Accelerator accelerator(fp16_options());
   auto critic = parameter();
   auto generator = parameter();
   torch::optim::SGD critic_optimizer({critic}, 0.5);
@@ -193,59 +197,49 @@ TEST(GradScalerTest, ABackwardBetweenUnscaleAndStepDoesNotMakeTheStepDivideAgain
   }
 }
 
-TEST(GradScalerTest, GradientsClearedAfterUnscaleAreUnscaledAgainInTheNextUpdate) {
-  Accelerator accelerator(
-      {.device = "cpu", .precision = Precision::fp16, .grad_scaler = {.init_scale = 8.0}});
-  auto weight = parameter();
-  torch::optim::SGD optimizer({weight}, 0.5);
+TEST_F(GradScalerTest, GradientsClearedAfterUnscaleAreUnscaledAgainInTheNextUpdate) {
+  Accelerator accelerator(fp16_options());
   for (int i = 0; i < 2; ++i) {
-    accelerator.backward((weight * 3).sum());
-    accelerator.unscale_gradients(optimizer);
-    EXPECT_EQ(weight.grad()[0].item<float>(), 3.0F);
-    Accelerator::zero_grad(optimizer);  // without a step
+    accelerator.backward((weight_ * 3).sum());
+    accelerator.unscale_gradients(optimizer_);
+    EXPECT_EQ(weight_.grad()[0].item<float>(), 3.0F);
+    Accelerator::zero_grad(optimizer_);  // without a step
   }
 }
 
-TEST(GradScalerTest, ASkippedStepOfGradientsThatAreClearedInPlaceIsNotWaitedFor) {
-  Accelerator accelerator(
-      {.device = "cpu", .precision = Precision::fp16, .grad_scaler = {.init_scale = 8.0}});
-  auto weight = parameter();
-  torch::optim::SGD optimizer({weight}, 0.5);
-  accelerator.backward((weight * 3).sum());
-  accelerator.unscale_gradients(optimizer);
+TEST_F(GradScalerTest, ASkippedStepOfGradientsThatAreClearedInPlaceIsNotWaitedFor) {
+  Accelerator accelerator(fp16_options());
+  accelerator.backward((weight_ * 3).sum());
+  accelerator.unscale_gradients(optimizer_);
   accelerator.skip_optimizer_step();
-  optimizer.zero_grad(/*set_to_none=*/false);
-  accelerator.backward((weight * 3).sum());
-  accelerator.unscale_gradients(optimizer);
-  EXPECT_EQ(weight.grad()[0].item<float>(), 3.0F);
-  accelerator.optimizer_step(optimizer);
-  EXPECT_EQ(weight[0].item<float>(), 1.0F - 1.5F);
+  optimizer_.zero_grad(/*set_to_none=*/false);
+  accelerator.backward((weight_ * 3).sum());
+  accelerator.unscale_gradients(optimizer_);
+  EXPECT_EQ(weight_.grad()[0].item<float>(), 3.0F);
+  accelerator.optimizer_step(optimizer_);
+  EXPECT_EQ(weight_[0].item<float>(), 1.0F - 1.5F);
 }
 
-TEST(GradScalerTest, AStateLoadedAfterScaleChangesTheTensorThatARecordedGraphReads) {
+TEST_F(GradScalerTest, AStateLoadedAfterScaleChangesTheTensorThatARecordedGraphReads) {
   GradScaler scaler({.init_scale = 8.0});
-  auto weight = parameter();
-  torch::optim::SGD optimizer({weight}, 0.5);
-  const auto scaled = scaler.scale(weight.sum());
+  const auto scaled = scaler.scale(weight_.sum());
   StateDict state = GradScaler({.init_scale = 4.0}).state_dict();
   state.set("_growth_tracker", int64_t{5});
   scaler.load_state_dict(state);
   EXPECT_EQ(scaler.get_scale(), 4.0);
   EXPECT_EQ(scaler.state_dict().get_int("_growth_tracker"), 5);
   scaled.backward();
-  EXPECT_TRUE(scaler.step(optimizer));
-  EXPECT_EQ(weight[0].item<float>(), 1.0F - 0.5F);
+  EXPECT_TRUE(scaler.step(optimizer_));
+  EXPECT_EQ(weight_[0].item<float>(), 1.0F - 0.5F);
 }
 
-TEST(GradScalerTest, ACollectedOptimizerCanStepAgainAndItsOverflowsCountAtTheUpdate) {
+TEST_F(GradScalerTest, ACollectedOptimizerCanStepAgainAndItsOverflowsCountAtTheUpdate) {
   GradScaler scaler({.init_scale = 8.0, .growth_interval = 1});
-  auto weight = parameter();
-  torch::optim::SGD optimizer({weight}, 0.5);
   const auto step = [&](float gradient) {
-    optimizer.zero_grad();
-    scaler.scale((weight * gradient).sum()).backward();
-    scaler.unscale(optimizer);
-    const bool was_made = scaler.step(optimizer);
+    optimizer_.zero_grad();
+    scaler.scale((weight_ * gradient).sum()).backward();
+    scaler.unscale(optimizer_);
+    const bool was_made = scaler.step(optimizer_);
     scaler.collect_steps();
     return was_made;
   };
@@ -255,7 +249,7 @@ TEST(GradScalerTest, ACollectedOptimizerCanStepAgainAndItsOverflowsCountAtTheUpd
   EXPECT_EQ(scaler.get_scale(), 8.0);
   scaler.update();
   EXPECT_EQ(scaler.get_scale(), 4.0);
-  EXPECT_EQ(weight[0].item<float>(), 0.0F);
+  EXPECT_EQ(weight_[0].item<float>(), 0.0F);
   EXPECT_TRUE(step(1.0F));
   scaler.update();
   EXPECT_EQ(scaler.get_scale(), 8.0);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/trainer.hpp"
 #include "precision/graphed_step.hpp"
 #include "support/at_update.hpp"
@@ -30,18 +31,15 @@ struct Net : torch::nn::Module {
   torch::nn::Linear unused{nullptr};
 };
 
-/// Unfreezes the first layer after the first epoch.
-class Unfreeze : public Callback {
- public:
-  explicit Unfreeze(std::shared_ptr<Net> net) : net_(std::move(net)) { set(false); }
-  void on_training_run_epoch_end(Trainer&) override { set(true); }
-
- private:
-  void set(bool on) {
-    for (auto& parameter : net_->layers[0]->parameters()) parameter.requires_grad_(on);
-  }
-  std::shared_ptr<Net> net_;
-};
+/// Freezes the first layer until the end of the first epoch.
+std::shared_ptr<Callback> freeze_at_first(Net& net) {
+  const auto train_first_layer = [&net](bool on) {
+    for (auto& parameter : net.layers[0]->parameters()) parameter.requires_grad_(on);
+  };
+  train_first_layer(false);
+  return make<LambdaCallback>(
+      {.on_training_run_epoch_end = [=](Trainer&) { train_first_layer(true); }});
+}
 
 struct GraphRun {
   GraphRun(const std::string& device, Precision precision)
@@ -69,19 +67,23 @@ struct GraphRun {
   QuietTrainer trainer;
 };
 
+void expect_same_losses_and_weights(const GraphRun& graph, const GraphRun& eager) {
+  EXPECT_EQ(graph.keep_losses->losses, eager.keep_losses->losses);
+  EXPECT_TRUE(bit_equal(graph.net->parameters(), eager.net->parameters()));
+}
+
 void expect_same(const std::string& device, Precision precision, const TrainOptions& options,
                  bool unfreezes = false) {
   GraphRun eager(device, precision);
   GraphRun graph(device, precision);
   for (GraphRun* run : {&eager, &graph}) {
-    if (unfreezes) run->trainer.callback_handler().add(std::make_shared<Unfreeze>(run->net));
+    if (unfreezes) run->trainer.callback_handler().add(freeze_at_first(*run->net));
   }
   eager.train(ExecutionMode::eager, options);
   const auto result = graph.train(ExecutionMode::graph, options);
   EXPECT_EQ(result.num_updates, eager.trainer.num_updates());
   EXPECT_EQ(graph.keep_losses->losses.size(), 21U);
-  EXPECT_EQ(graph.keep_losses->losses, eager.keep_losses->losses);
-  EXPECT_TRUE(bit_equal(graph.net->parameters(), eager.net->parameters()));
+  expect_same_losses_and_weights(graph, eager);
   for (GraphRun* run : {&eager, &graph}) {
     auto& state = run->optimizer->state();
     EXPECT_EQ(state.find(run->net->unused->weight.unsafeGetTensorImpl()), state.end());
@@ -118,8 +120,7 @@ TEST(GraphModeTest, ARecordingUsesAScaleThatIsLoadedLater_CUDA) {
   eager.train(ExecutionMode::eager);
   graph.train(ExecutionMode::graph);
   EXPECT_EQ(graph.trainer.accelerator().grad_scaler()->get_scale(), 4.0);
-  EXPECT_EQ(graph.keep_losses->losses, eager.keep_losses->losses);
-  EXPECT_TRUE(bit_equal(graph.net->parameters(), eager.net->parameters()));
+  expect_same_losses_and_weights(graph, eager);
 }
 
 TEST(GraphModeTest, SkipsAnIncompleteLastBatchAndReportsIt) {
@@ -234,28 +235,25 @@ TEST(GraphModeTest, OutputsOfAStepKeepNoGraph) {
       return output;
     }
   };
-  class Look : public Callback {
-   public:
-    void on_train_step_end(Trainer&, const Batch&, const StepOutput& output) override {
-      ++num_looks;
-      const auto& parts = output.model_outputs.toTupleRef().elements();
-      EXPECT_FALSE(parts[0].toTensor().requires_grad());
-      for (const auto& tensor : parts[1].toTensorVector()) EXPECT_FALSE(tensor.requires_grad());
-      EXPECT_FALSE(parts[2].toGenericDict().at("logits").toTensor().requires_grad());
-      EXPECT_EQ(parts[3].toInt(), 3);
-      EXPECT_FALSE(output.extras.get_tensor("penalty").requires_grad());
-    }
-    int num_looks = 0;
+  int num_looks = 0;
+  const auto look = [&](Trainer&, const Batch&, const StepOutput& output) {
+    ++num_looks;
+    const auto& parts = output.model_outputs.toTupleRef().elements();
+    EXPECT_FALSE(parts[0].toTensor().requires_grad());
+    for (const auto& tensor : parts[1].toTensorVector()) EXPECT_FALSE(tensor.requires_grad());
+    EXPECT_FALSE(parts[2].toGenericDict().at("logits").toTensor().requires_grad());
+    EXPECT_EQ(parts[3].toInt(), 3);
+    EXPECT_FALSE(output.extras.get_tensor("penalty").requires_grad());
   };
-  const auto look = std::make_shared<Look>();
   auto model = toy_model();
   ManyOutputs trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                      {.callbacks = {look}, .accelerator = {.device = "cpu"}});
+                      {.callbacks = {make<LambdaCallback>({.on_train_step_end = look})},
+                       .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(16),
                  .num_epochs = 1,
                  .per_device_batch_size = 4,
                  .execution_mode = ExecutionMode::graph});
-  EXPECT_EQ(look->num_looks, 4);
+  EXPECT_EQ(num_looks, 4);
 }
 
 TEST(GraphModeTest, RefusesABatchWithValues) {

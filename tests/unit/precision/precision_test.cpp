@@ -86,11 +86,8 @@ class PrecisionTrainer : public QuietTrainer {
   }
   void backward_step(const at::Tensor& loss) override {
     backward_was_on |= autocast_is_on();
-    if (overflow_at == static_cast<int>(losses.size())) {
-      QuietTrainer::backward_step(loss * std::numeric_limits<float>::infinity());
-    } else {
-      QuietTrainer::backward_step(loss);
-    }
+    const bool overflows = always_overflows || overflow_at == static_cast<int>(losses.size());
+    QuietTrainer::backward_step(overflows ? loss * std::numeric_limits<float>::infinity() : loss);
   }
 
   std::vector<double> losses;
@@ -99,6 +96,7 @@ class PrecisionTrainer : public QuietTrainer {
   bool eval_was_on = false;
   bool backward_was_on = false;
   int overflow_at = -1;
+  bool always_overflows = false;
 };
 
 struct PrecisionRun {
@@ -182,28 +180,17 @@ TEST(TrainerPrecisionTest, ReachesTheNumberOfUpdatesEvenIfSomeAreSkipped) {
 }
 
 TEST(TrainerPrecisionTest, APersistentOverflowIsAnErrorOnceTheScaleIsZero) {
-  class AlwaysInfinite : public PrecisionTrainer {
-   public:
-    using PrecisionTrainer::PrecisionTrainer;
-    void backward_step(const at::Tensor& loss) override {
-      QuietTrainer::backward_step(loss * std::numeric_limits<float>::infinity());
-    }
-  };
-  auto model = toy_model();
-  AlwaysInfinite trainer(
-      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-      {.callbacks = {}, .accelerator = {.device = "cpu", .precision = Precision::fp16}});
-  EXPECT_ERROR(
-      trainer.train(
-          {.train_dataset = toy_data(160), .per_device_batch_size = 4, .max_num_updates = 8}),
-      "until their scale fell to 0");
+  PrecisionRun run(Precision::fp16);
+  run.trainer.always_overflows = true;
+  EXPECT_ERROR(run.train({.max_num_updates = 8}), "until their scale fell to 0");
 }
 
 TEST(TrainerPrecisionTest, AResumedRunIsBitIdenticalAndKeepsTheScale) {
   const TemporaryFolder folder;
-  PrecisionRun whole(Precision::fp16, {.init_scale = 64.0, .growth_interval = 5});
+  const GradScalerOptions scaler{.init_scale = 64.0, .growth_interval = 5};
+  PrecisionRun whole(Precision::fp16, scaler);
   whole.train({.num_epochs = 3});
-  PrecisionRun first(Precision::fp16, {.init_scale = 64.0, .growth_interval = 5});
+  PrecisionRun first(Precision::fp16, scaler);
   first.train({.num_epochs = 2});
   first.trainer.save_training_state(folder / "state");
   PrecisionRun second(Precision::fp16);
@@ -224,28 +211,6 @@ torch::nn::Sequential toy_convolutions() {
                                torch::nn::Linear(4 * 6 * 6, 3));
 }
 
-TEST(ChannelsLastTest, KeepsFiltersAndBatchesChannelsLastAndTheLossesClose) {
-  const auto losses = [](bool channels_last) {
-    auto model = toy_convolutions();
-    auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01);
-    QuietTrainer trainer(
-        model, torch::nn::CrossEntropyLoss(), optimizer,
-        {.callbacks = {}, .accelerator = {.device = "cpu", .channels_last = channels_last}});
-    const auto images = torch::sin(torch::arange(8 * 3 * 8 * 8, torch::kFloat)).view({8, 3, 8, 8});
-    trainer.train({.train_dataset = TensorDataset(images, torch::arange(8) % 3),
-                   .num_epochs = 3,
-                   .per_device_batch_size = 4});
-    EXPECT_EQ(model->parameters()[0].is_contiguous(at::MemoryFormat::ChannelsLast), channels_last);
-    auto batches = trainer.train_dataloader()->iterate(1);
-    EXPECT_EQ(batches->next()->input().is_contiguous(at::MemoryFormat::ChannelsLast),
-              channels_last);
-    return trainer.run_history().get_metric_values("train_loss_epoch");
-  };
-  const auto plain = losses(false);
-  const auto last = losses(true);
-  for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(plain[i], last[i], 1e-5);
-}
-
 template <class Optimizer>
 struct ConvolutionRun {
   explicit ConvolutionRun(bool channels_last = true)
@@ -254,10 +219,10 @@ struct ConvolutionRun {
             model, torch::nn::CrossEntropyLoss(), optimizer,
             {.callbacks = {}, .accelerator = {.device = "cpu", .channels_last = channels_last}}) {}
 
-  void train() {
+  void train(int64_t num_epochs = 1) {
     const auto images = torch::sin(torch::arange(8 * 3 * 8 * 8, torch::kFloat)).view({8, 3, 8, 8});
     trainer.train({.train_dataset = TensorDataset(images, torch::arange(8) % 3),
-                   .num_epochs = 1,
+                   .num_epochs = num_epochs,
                    .per_device_batch_size = 4,
                    .train_dataloader_options = {.seed = 5}});
   }
@@ -266,6 +231,21 @@ struct ConvolutionRun {
   std::shared_ptr<Optimizer> optimizer;
   QuietTrainer trainer;
 };
+
+TEST(ChannelsLastTest, KeepsFiltersAndBatchesChannelsLastAndTheLossesClose) {
+  const auto losses = [](bool channels_last) {
+    ConvolutionRun<torch::optim::AdamW> run(channels_last);
+    run.train(3);
+    const auto batch = run.trainer.train_dataloader()->iterate(1)->next();
+    for (const auto& images : {run.model->parameters()[0], batch->input()}) {
+      EXPECT_EQ(images.is_contiguous(at::MemoryFormat::ChannelsLast), channels_last);
+    }
+    return run.trainer.run_history().get_metric_values("train_loss_epoch");
+  };
+  const auto plain = losses(false);
+  const auto last = losses(true);
+  for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(plain[i], last[i], 1e-5);
+}
 
 template <class Optimizer>
 void expect_loaded_state_follows_the_model() {

@@ -4,12 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "linkboy/schedulers/sequential_scheduler.hpp"
-#include "linkboy/schedulers/step_scheduler.hpp"
-#include "linkboy/schedulers/timm_steps_scheduler.hpp"
-#include "linkboy/schedulers/torch_scheduler.hpp"
 #include "support/at_update.hpp"
-#include "support/expect_error.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
@@ -28,16 +23,6 @@ TEST_F(SchedulesTest, TorchSchedulersGetTheirLengthsFromTheRun) {
   for (const int64_t n : {0, 4, 5, 12, 99, 3}) {
     EXPECT_DOUBLE_EQ(of_run->values_at(n)[0], ours->values_at(n)[0]) << n;
   }
-}
-
-TEST_F(SchedulesTest, AnEmptyFunctionIsRefused) {
-  using Made = std::unique_ptr<torch::optim::LRScheduler>;
-  EXPECT_ERROR(make(torch_schedule({.scheduler = std::function<Made(torch::optim::Optimizer&)>()})),
-               "scheduler is empty");
-  EXPECT_ERROR(
-      make(torch_schedule(
-          {.scheduler = std::function<Made(torch::optim::Optimizer&, const RunConfig&)>()})),
-      "scheduler is empty");
 }
 
 /// Warms up, once per update, to a share of the base values. An epoch halves the share, unless its
@@ -103,7 +88,7 @@ TEST_F(SchedulesTest, AClassInTimmsStyleIsSteppedByUpdatesAndEpochs) {
   EXPECT_EQ(lr()[0], 0.0);
   scheduler->step();
   EXPECT_DOUBLE_EQ(lr()[0], 0.01 / 4);
-  for (int i = 0; i < 9; ++i) scheduler->step();
+  step(*scheduler, 9);
   EXPECT_DOUBLE_EQ(lr()[0], 0.01);
   EXPECT_EQ(scheduler->values_at(70), lr()) << "only the current values are known";
   EXPECT_ERROR(scheduler->values_at(-1), "no value after -1 updates");
@@ -128,7 +113,7 @@ TEST_F(SchedulesTest, AClassInTimmsStyleContinuesFromItsState) {
   history.update_metric("eval_loss_epoch", 2.0);
   const auto first = make<TimmStepsScheduler>(halves_by_metric("eval_loss_epoch"));
   first->start();
-  for (int i = 0; i < 3; ++i) first->step();
+  step(*first, 3);
   first->epoch_end(1, history, /*has_metrics=*/true);
   first->epoch_end(2, history, /*has_metrics=*/false);
   const StateDict state = first->state_dict();

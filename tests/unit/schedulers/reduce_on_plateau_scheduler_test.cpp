@@ -6,12 +6,6 @@
 #include <cmath>
 
 #include "linkboy/run/run_history.hpp"
-#include "linkboy/schedulers/constant_scheduler.hpp"
-#include "linkboy/schedulers/sequential_scheduler.hpp"
-#include "linkboy/schedulers/warmup_scheduler.hpp"
-#include "support/expect_error.hpp"
-#include "support/ten_by_ten.hpp"
-#include "support/toy_optimizer.hpp"
 #include "unit/schedulers/schedules_fixture.hpp"
 
 namespace linkboy::testing::reduce_on_plateau_scheduler_test {
@@ -32,8 +26,9 @@ TEST(ReduceOnPlateauTest, ValuesWithinTheCoolDownDoNotCount) {
 
 /// Returns the first group's rate at the beginning of each of ten epochs. The metric is constant
 /// and missing in epoch 6.
-std::vector<double> rates_with_a_constant_metric(Scheduler& scheduler, RunHistory& history,
+std::vector<double> rates_with_a_constant_metric(Scheduler& scheduler,
                                                  const torch::optim::Optimizer& optimizer) {
+  InMemoryRunHistory history;
   std::vector<double> rates;
   scheduler.run_start(history);
   scheduler.start();
@@ -50,21 +45,19 @@ TEST_F(SchedulesTest, PlateauCountsOnlyWithinItsPartOfASequence) {
   RunConfig config = ten_by_ten();
   config.num_eval_batches_per_epoch = 1;
   const auto plateau = reduce_on_plateau({.factor = 0.5, .patience = 1});
-  InMemoryRunHistory history;
   const auto warm = make(warmup({.scheduler = plateau, .warmup_updates = 40}), config);
   // The warm-up ends with epoch 4, so the plateau's first value is that of epoch 4. Epoch 6 has
   // none.
   const std::vector<double> expected{0,    0.0025, 0.005, 0.0075, 0.01,
                                      0.01, 0.01,   0.005, 0.005,  0.0025};
-  const auto rates = rates_with_a_constant_metric(*warm, history, *optimizer_);
+  const auto rates = rates_with_a_constant_metric(*warm, *optimizer_);
   for (std::size_t i = 0; i < 10; ++i) EXPECT_DOUBLE_EQ(rates[i], expected[i]) << i;
 
   warm->restore_base_values();
   const auto constant = linkboy::constant({.factor = 1.0});
   const auto sequence =
       make(sequential({.schedulers = {constant, plateau}, .milestones = {60}}), config);
-  InMemoryRunHistory other;
-  EXPECT_EQ(rates_with_a_constant_metric(*sequence, other, *optimizer_),
+  EXPECT_EQ(rates_with_a_constant_metric(*sequence, *optimizer_),
             (std::vector<double>{0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.005}));
 }
 
@@ -75,16 +68,16 @@ TEST_F(SchedulesTest, PlateauIgnoresEpochsWithoutTheMetric) {
   InMemoryRunHistory history;
   history.update_metric("eval_loss_epoch", 0.1);  // from a previous run
   scheduler->run_start(history);
-  scheduler->epoch_end(1, history, /*has_metrics=*/true);
-  EXPECT_EQ(lr()[0], 0.01);
+  const auto lr_after_epoch = [&](int64_t epoch) {
+    scheduler->epoch_end(epoch, history, /*has_metrics=*/true);
+    return lr()[0];
+  };
+  EXPECT_EQ(lr_after_epoch(1), 0.01);
   history.update_metric("eval_loss_epoch", 1.0);
-  scheduler->epoch_end(2, history, /*has_metrics=*/true);
-  EXPECT_EQ(lr()[0], 0.01) << "the first value of this run is its best";
-  scheduler->epoch_end(3, history, /*has_metrics=*/true);
-  EXPECT_EQ(lr()[0], 0.01);
+  EXPECT_EQ(lr_after_epoch(2), 0.01) << "the first value of this run is its best";
+  EXPECT_EQ(lr_after_epoch(3), 0.01);
   history.update_metric("eval_loss_epoch", std::nan(""));
-  scheduler->epoch_end(4, history, /*has_metrics=*/true);
-  EXPECT_DOUBLE_EQ(lr()[0], 0.001);
+  EXPECT_DOUBLE_EQ(lr_after_epoch(4), 0.001);
 }
 
 TEST_F(SchedulesTest, PlateauErrorsListTheMetricsIfItsMetricIsMissing) {

@@ -3,28 +3,6 @@
 
 #include <cmath>
 
-#include "linkboy/schedulers/chained_scheduler.hpp"
-#include "linkboy/schedulers/constant_scheduler.hpp"
-#include "linkboy/schedulers/cosine_restarts_scheduler.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
-#include "linkboy/schedulers/cyclic_scheduler.hpp"
-#include "linkboy/schedulers/exponential_scheduler.hpp"
-#include "linkboy/schedulers/inverse_sqrt_scheduler.hpp"
-#include "linkboy/schedulers/lambda_scheduler.hpp"
-#include "linkboy/schedulers/linear_scheduler.hpp"
-#include "linkboy/schedulers/multi_step_scheduler.hpp"
-#include "linkboy/schedulers/one_cycle_scheduler.hpp"
-#include "linkboy/schedulers/polynomial_scheduler.hpp"
-#include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
-#include "linkboy/schedulers/sequential_scheduler.hpp"
-#include "linkboy/schedulers/step_scheduler.hpp"
-#include "linkboy/schedulers/tanh_scheduler.hpp"
-#include "linkboy/schedulers/timm_scheduler.hpp"
-#include "linkboy/schedulers/torch_scheduler.hpp"
-#include "linkboy/schedulers/warmup_scheduler.hpp"
-#include "linkboy/schedulers/wsd_scheduler.hpp"
-#include "support/expect_error.hpp"
-#include "support/ten_by_ten.hpp"
 #include "unit/schedulers/schedules_fixture.hpp"
 
 namespace linkboy::testing::scheduler_errors_test {
@@ -116,6 +94,12 @@ TEST_F(SchedulesTest, OptionsOutOfRangeAreRefused) {
   refused(warmup({.warmup_start_lr = -1.0}), "warmup_start_lr is -1");
   refused(timm_schedule({.scheduler = nullptr}), "is empty");
   refused(torch_schedule({.scheduler = nullptr}), "scheduler is empty");
+  using Made = std::unique_ptr<torch::optim::LRScheduler>;
+  refused(torch_schedule({.scheduler = std::function<Made(torch::optim::Optimizer&)>()}),
+          "scheduler is empty");
+  refused(torch_schedule(
+              {.scheduler = std::function<Made(torch::optim::Optimizer&, const RunConfig&)>()}),
+          "scheduler is empty");
   refused(torch_schedule({.scheduler = [](auto&) { return nullptr; }}), "returned null");
   refused(reduce_on_plateau({.factor = 1.0}), "factor is 1");
   refused(reduce_on_plateau({.patience = -1}), "patience is -1");
@@ -146,47 +130,48 @@ TEST_F(SchedulesTest, ATimeInEpochsNeedsAKnownRun) {
 }
 
 TEST_F(SchedulesTest, AStateOfAnotherScheduleIsRefused) {
-  auto state_of = [&](const CreateSchedulerFn& function) { return make(function)->state_dict(); };
+  const auto state_of = [&](const CreateSchedulerFn& function) {
+    return make(function)->state_dict();
+  };
+  const auto changed = [&](const CreateSchedulerFn& function, const char* name, auto value) {
+    StateDict state = state_of(function);
+    state.set(name, value);
+    return state;
+  };
+  const auto refused = [&](const CreateSchedulerFn& function, const StateDict& state,
+                           const char* message, const RunConfig& config = ten_by_ten()) {
+    EXPECT_ERROR(make(function, config)->load_state_dict(state), message);
+  };
   const auto step = step_decay();
   const auto warm = warmup({.scheduler = step});
   const auto timm = timm_schedule({.scheduler = step});
-  EXPECT_ERROR(make(step)->load_state_dict(state_of(linear())),
-               "saved by another schedule (linkboy::LinearScheduler), but this run has "
-               "linkboy::StepScheduler");
-  EXPECT_ERROR(make(warm)->load_state_dict(state_of(step)), "(linkboy::StepScheduler)");
-  StateDict of_0_1;  // a state of an earlier build of 0.1 has no class
-  for (const auto& [name, entry] : state_of(step).entries()) {
-    if (name != "class") of_0_1.set(name, entry);
-  }
+  const auto plateau = reduce_on_plateau();
+  RunConfig other_epochs = ten_by_ten();
+  other_epochs.num_updates_per_epoch = 20;
+  refused(step, state_of(linear()),
+          "saved by another schedule (linkboy::LinearScheduler), but this run has "
+          "linkboy::StepScheduler");
+  refused(warm, state_of(step), "(linkboy::StepScheduler)");
+  refused(multi_step({.milestones = {2, 4}}), state_of(multi_step({.milestones = {2, 4, 6}})),
+          "has 3 lengths, but this schedule has 2");
+  refused(timm, state_of(timm), "saved with num_updates_per_epoch = 10", other_epochs);
+  refused(warm, changed(warm, "parts", 3), "does not have the states of 1 parts");
+  refused(timm, changed(timm, "epoch", -2), "counts -2 epochs");
+  refused(plateau, changed(plateau, "values", std::vector<double>{0.1}), "has 1 values");
+
+  StateDict of_0_1 = state_of(step);
+  of_0_1.erase("class");  // a state of an earlier build of 0.1 has no class
   make(step)->load_state_dict(of_0_1);
-  EXPECT_ERROR(make(linear())->load_state_dict(of_0_1),
-               "has no length \"num_updates\"; it was saved by another schedule");
+  refused(linear(), of_0_1, "has no length \"num_updates\"; it was saved by another schedule");
   const auto exponential = make(linkboy::exponential({.gamma = 0.9}));
   EXPECT_ERROR(exponential->load_state_dict(state_of(step)), "(linkboy::StepScheduler)");
   exponential->allow_changed_lengths(true);
   exponential->load_state_dict(state_of(step));
-  EXPECT_ERROR(make(multi_step({.milestones = {2, 4}}))
-                   ->load_state_dict(state_of(multi_step({.milestones = {2, 4, 6}}))),
-               "has 3 lengths, but this schedule has 2");
-  RunConfig other_epochs = ten_by_ten();
-  other_epochs.num_updates_per_epoch = 20;
-  EXPECT_ERROR(make(timm, other_epochs)->load_state_dict(state_of(timm)),
-               "saved with num_updates_per_epoch = 10");
-  StateDict no_parts = state_of(warm);
-  no_parts.set("parts", 3);
-  EXPECT_ERROR(make(warm)->load_state_dict(no_parts), "does not have the states of 1 parts");
-  StateDict negative = state_of(timm);
-  negative.set("epoch", -2);
-  EXPECT_ERROR(make(timm)->load_state_dict(negative), "counts -2 epochs");
-  const auto plateau = reduce_on_plateau();
-  StateDict one_value = state_of(plateau);
-  one_value.set("values", std::vector<double>{0.1});
-  EXPECT_ERROR(make(plateau)->load_state_dict(one_value), "has 1 values");
 }
 
 TEST_F(SchedulesTest, ARefusedStateChangesNothing) {
   const auto saved = make(linear());
-  for (int i = 0; i < 7; ++i) saved->step();
+  step(*saved, 7);
   const StateDict state = saved->state_dict();
   RunConfig longer = ten_by_ten();
   longer.max_num_updates = 200;

@@ -7,17 +7,7 @@
 #include <filesystem>
 #include <string>
 
-#include "linkboy/run/run_config.hpp"
 #include "linkboy/run/run_history.hpp"
-#include "linkboy/schedulers/constant_scheduler.hpp"
-#include "linkboy/schedulers/cyclic_scheduler.hpp"
-#include "linkboy/schedulers/linear_scheduler.hpp"
-#include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
-#include "linkboy/schedulers/sequential_scheduler.hpp"
-#include "linkboy/schedulers/timm_scheduler.hpp"
-#include "linkboy/schedulers/warmup_scheduler.hpp"
-#include "linkboy/schedulers/wsd_scheduler.hpp"
-#include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "unit/schedulers/schedules_fixture.hpp"
 
@@ -35,22 +25,22 @@ TEST_F(SchedulesTest, AreMadeByNameFromText) {
 }
 
 TEST_F(SchedulesTest, ErrorsListTheAllowedNamesAndOptions) {
-  EXPECT_ERROR(make_scheduler_fn("stepp", {}), "there is no scheduler \"stepp\"; there are step, ");
+  const auto refused = [](const char* name, const SchedulerSettings& settings,
+                          const char* message) {
+    SCOPED_TRACE(name);
+    EXPECT_ERROR(make_scheduler_fn(name, settings), message);
+  };
   EXPECT_ERROR(scheduler_options("stepp"), "there is no scheduler");
-  EXPECT_ERROR(
-      make_scheduler_fn("step", {{"size", "3"}}),
-      "the scheduler step has no option \"size\"; it has step_size, gamma, field, by_epoch.");
-  EXPECT_ERROR(make_scheduler_fn("step", {{"gamma", "x"}}),
-               "step's gamma is 'x'; it must be a number.");
-  EXPECT_ERROR(make_scheduler_fn("step", {{"gamma", "1"}, {"gamma", "2"}}), "is set twice");
-  EXPECT_ERROR(make_scheduler_fn("step", {{"step_size", "EPOCHS"}}),
-               "the placeholders are num_epochs");
-  EXPECT_ERROR(make_scheduler_fn("wsd", {{"decay", "cos"}}),
-               "it must be one of sqrt, inverse, linear");
-  EXPECT_ERROR(make_scheduler_fn("wsd", {{"num_checkpoints", "1.5"}}), "it must be an integer");
-  EXPECT_ERROR(make_scheduler_fn("one-cycle", {{"three_phase", "yes"}}),
-               "it must be true or false");
-  EXPECT_ERROR(make_scheduler_fn("multi-step", {{"milestones", "1,,2"}}), "a number");
+  refused("stepp", {}, "there is no scheduler \"stepp\"; there are step, ");
+  refused("step", {{"size", "3"}},
+          "the scheduler step has no option \"size\"; it has step_size, gamma, field, by_epoch.");
+  refused("step", {{"gamma", "x"}}, "step's gamma is 'x'; it must be a number.");
+  refused("step", {{"gamma", "1"}, {"gamma", "2"}}, "is set twice");
+  refused("step", {{"step_size", "EPOCHS"}}, "the placeholders are num_epochs");
+  refused("wsd", {{"decay", "cos"}}, "it must be one of sqrt, inverse, linear");
+  refused("wsd", {{"num_checkpoints", "1.5"}}, "it must be an integer");
+  refused("one-cycle", {{"three_phase", "yes"}}, "it must be true or false");
+  refused("multi-step", {{"milestones", "1,,2"}}, "a number");
   EXPECT_ERROR(make(make_scheduler_fn("plateau", {{"threshold", "1"}})), "threshold is 1, a share");
   make(make_scheduler_fn("plateau", {{"threshold", "1"}, {"threshold_mode", "abs"}}));
 }
@@ -58,9 +48,7 @@ TEST_F(SchedulesTest, ErrorsListTheAllowedNamesAndOptions) {
 TEST_F(SchedulesTest, MilestonesInTextCanBeExpressionsWithCommas) {
   const auto scheduler = make(make_scheduler_fn(
       "multi-step", {{"milestones", "min(num_epochs,20),300"}, {"gamma", "0.5"}}));
-  EXPECT_EQ(scheduler->values_at(9)[0], 0.01);
-  EXPECT_EQ(scheduler->values_at(10)[0], 0.005);
-  EXPECT_EQ(scheduler->values_at(300)[0], 0.0025);
+  expect_values(*scheduler, {{9, 0.01}, {10, 0.005}, {300, 0.0025}});
 }
 
 TEST_F(SchedulesTest, ByEpochEveryNamedScheduleMovesOncePerEpoch) {

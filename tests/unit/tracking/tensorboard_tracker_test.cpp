@@ -12,7 +12,6 @@
 #include "linkboy/tracking/tensorboard_tracker.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
-#include "support/file_size_limit.hpp"
 #include "support/python_peer.hpp"
 #include "support/temporary_folder.hpp"
 #include "tracking/event_file.hpp"
@@ -112,17 +111,21 @@ TEST(HistogramTest, AcceptsExtremesZeroHalfPrecisionSparseAndEmptyTensors) {
   EXPECT_TRUE(make_histogram(torch::full({3}, kNaN)).counts.empty());
 }
 
-TEST(TensorBoardTrackerTest, TensorBoardReadsScalarsWithStepAndTime) {
-  const TemporaryFolder folder;
-  TensorBoardTracker tracker({.directory = folder / "runs"});
-  tracker.start({});
-  const std::vector<TrackedScalar> scalars{{"loss", 0.5}, {"accuracy/top 5", 2.0}};
-  tracker.log_scalars(scalars, {.update = 7, .epoch = 2, .seconds = 1234.5});
-  log_loss(tracker, 5'000'000'000, kNaN);
-  log_loss(tracker, 5'000'000'001, -kInfinity);
-  tracker.finish("finished", {});
+class TensorBoardTrackerTest : public ::testing::Test {
+ protected:
+  TemporaryFolder folder_;
+  TensorBoardTracker tracker_{{.directory = folder_.path()}};
+};
 
-  const json read = read_back(folder / "runs");
+TEST_F(TensorBoardTrackerTest, TensorBoardReadsScalarsWithStepAndTime) {
+  tracker_.start({});
+  const std::vector<TrackedScalar> scalars{{"loss", 0.5}, {"accuracy/top 5", 2.0}};
+  tracker_.log_scalars(scalars, {.update = 7, .epoch = 2, .seconds = 1234.5});
+  log_loss(tracker_, 5'000'000'000, kNaN);
+  log_loss(tracker_, 5'000'000'001, -kInfinity);
+  tracker_.finish("finished", {});
+
+  const json read = read_back(folder_.path());
   SKIP_IF_MISSING(read);
   const json& scalar = read["events"]["scalars"];
   EXPECT_EQ(scalar["accuracy/top 5"], json::parse(R"([[7, "2.0", 1234.5]])"));
@@ -130,17 +133,15 @@ TEST(TensorBoardTrackerTest, TensorBoardReadsScalarsWithStepAndTime) {
             json::parse(R"([[7, "0.5"], [5000000000, "nan"], [5000000001, "-inf"]])"));
 }
 
-TEST(TensorBoardTrackerTest, TensorBoardReadsHistogramsAndTexts) {
-  const TemporaryFolder folder;
-  TensorBoardTracker tracker({.directory = folder.path()});
-  tracker.start({});
+TEST_F(TensorBoardTrackerTest, TensorBoardReadsHistogramsAndTexts) {
+  tracker_.start({});
   const auto values = torch::tensor({-1.5, 0.25, 0.25, kNaN}, torch::kFloat);
-  tracker.log_histogram("weights/0.bias", values, at_update(3));
-  tracker.log_histogram("weights/empty", torch::ones({0}), at_update(3));
-  tracker.log_text("notes", "**bold** ä", at_update(4));
-  tracker.finish("finished", {});
+  tracker_.log_histogram("weights/0.bias", values, at_update(3));
+  tracker_.log_histogram("weights/empty", torch::ones({0}), at_update(3));
+  tracker_.log_text("notes", "**bold** ä", at_update(4));
+  tracker_.finish("finished", {});
 
-  const json read = read_back(folder.path());
+  const json read = read_back(folder_.path());
   SKIP_IF_MISSING(read);
   const json& events = read["events"];
   ASSERT_EQ(events["histograms"].size(), 1U);
@@ -159,16 +160,14 @@ TEST(TensorBoardTrackerTest, TensorBoardReadsHistogramsAndTexts) {
   EXPECT_EQ(events["texts"]["notes"], json::parse(R"([[4, "**bold** ä"]])"));
 }
 
-TEST(TensorBoardTrackerTest, TheHparamsTabShowsConfigurationNewestMetricsAndStatus) {
-  const TemporaryFolder folder;
-  TensorBoardTracker tracker({.directory = folder.path()});
-  tracker.start({.config = {{"lr", "0.1"}, {"optimizer", "SGD"}, {"is_distributed", "false"}},
-                 .environment = {{"host", "a|b"}}});
-  log_loss(tracker, 1, 3.0);
-  log_loss(tracker, 2, 2.0);
-  tracker.finish("early_stop", {});
+TEST_F(TensorBoardTrackerTest, TheHparamsTabShowsConfigurationNewestMetricsAndStatus) {
+  tracker_.start({.config = {{"lr", "0.1"}, {"optimizer", "SGD"}, {"is_distributed", "false"}},
+                  .environment = {{"host", "a|b"}}});
+  log_loss(tracker_, 1, 3.0);
+  log_loss(tracker_, 2, 2.0);
+  tracker_.finish("early_stop", {});
 
-  const json read = read_back(folder.path());
+  const json read = read_back(folder_.path());
   SKIP_IF_MISSING(read);
   const json config = json::parse(R"({"lr": 0.1, "optimizer": "SGD", "is_distributed": false})");
   EXPECT_EQ(read["events"]["hparams"], config);
@@ -182,90 +181,69 @@ TEST(TensorBoardTrackerTest, TheHparamsTabShowsConfigurationNewestMetricsAndStat
   EXPECT_NE(environment.find("| host | a\\|b |\n"), std::string::npos) << environment;
 }
 
-TEST(TensorBoardTrackerTest, AFailedRunHasAFailureStatusAndAStoppedRunHasNone) {
-  const TemporaryFolder folder;
-  TensorBoardTracker tracker({.directory = folder.path()});
-  tracker.start({});
-  tracker.finish("failed", {});
-  tracker.start({});
-  tracker.finish("stop_request", {});
-  const json failed = read_back(folder.path());
+TEST_F(TensorBoardTrackerTest, AFailedRunHasAFailureStatusAndAStoppedRunHasNone) {
+  tracker_.start({});
+  tracker_.finish("failed", {});
+  tracker_.start({});
+  tracker_.finish("stop_request", {});
+  const json failed = read_back(folder_.path());
   SKIP_IF_MISSING(failed);
   EXPECT_EQ(failed["events"]["status"], "STATUS_FAILURE");
-  EXPECT_TRUE(read_back(folder.path(), "run-2")["events"]["status"].is_null());
+  EXPECT_TRUE(read_back(folder_.path(), "run-2")["events"]["status"].is_null());
 }
 
-TEST(TensorBoardTrackerTest, AResumedRunMakesTensorBoardSkipLaterRecords) {
-  const TemporaryFolder folder;
+TEST_F(TensorBoardTrackerTest, AResumedRunMakesTensorBoardSkipLaterRecords) {
   {
-    TensorBoardTracker killed({.directory = folder.path()});
+    TensorBoardTracker killed({.directory = folder_.path()});
     killed.start({});
     for (int64_t update = 1; update <= 6; ++update) log_loss(killed, update, update);
     EXPECT_EQ(killed.place(), "run-1");
-    TensorBoardTracker newer({.directory = folder.path()});
+    TensorBoardTracker newer({.directory = folder_.path()});
     newer.start({});
   }
-  TensorBoardTracker tracker({.directory = folder.path()});
-  tracker.start({.first_update = 4, .first_epoch = 1, .place = "run-1"});
-  log_loss(tracker, 5, 50.0);
-  EXPECT_EQ(event_files(folder / "run-1").size(), 2U);
+  tracker_.start({.first_update = 4, .first_epoch = 1, .place = "run-1"});
+  log_loss(tracker_, 5, 50.0);
+  EXPECT_EQ(event_files(folder_ / "run-1").size(), 2U);
 
-  const json read = read_back(folder.path());
+  const json read = read_back(folder_.path());
   SKIP_IF_MISSING(read);
   EXPECT_EQ(steps_and_values(read["events"]["scalars"]["loss"]),
             json::parse(R"([[1, "1.0"], [2, "2.0"], [3, "3.0"], [4, "4.0"], [5, "50.0"]])"));
 }
 
-TEST(TensorBoardTrackerTest, FurtherRunsHaveSeparateFolders) {
-  const TemporaryFolder folder;
-  TensorBoardTracker tracker({.directory = folder.path()});
-  tracker.start({});
-  EXPECT_EQ(tracker.run_directory(), folder / "run-1");
-  tracker.finish("finished", {});
-  tracker.start({});
-  EXPECT_EQ(tracker.run_directory(), folder / "run-2");
-  tracker.finish("finished", {});
-  tracker.start({.first_update = 3, .place = "run-2"});
-  EXPECT_EQ(tracker.run_directory(), folder / "run-2");
-  EXPECT_EQ(event_files(folder / "run-2").size(), 2U);
-  tracker.finish("finished", {});
-  tracker.start({.name = "mlp/\xc3\xa4 2.b", .first_update = 3});
-  EXPECT_EQ(tracker.run_directory(), folder / "mlp____2.b-1");
-  tracker.finish("finished", {});
-  std::filesystem::copy(folder / "run-1", folder.path(), std::filesystem::copy_options::recursive);
+TEST_F(TensorBoardTrackerTest, FurtherRunsHaveSeparateFolders) {
+  const auto directory_of = [&](const TrackedRun& run) {
+    tracker_.start(run);
+    tracker_.finish("finished", {});
+    return tracker_.run_directory();
+  };
+  EXPECT_EQ(directory_of({}), folder_ / "run-1");
+  EXPECT_EQ(directory_of({}), folder_ / "run-2");
+  EXPECT_EQ(directory_of({.first_update = 3, .place = "run-2"}), folder_ / "run-2");
+  EXPECT_EQ(event_files(folder_ / "run-2").size(), 2U);
+  EXPECT_EQ(directory_of({.name = "mlp/\xc3\xa4 2.b", .first_update = 3}),
+            folder_ / "mlp____2.b-1");
+  std::filesystem::copy(folder_ / "run-1", folder_.path(),
+                        std::filesystem::copy_options::recursive);
   int number = 3;
   const std::vector<std::string> places = {"", "run-9", "..", ".",
-                                           "../" + folder.path().filename().string()};
+                                           "../" + folder_.path().filename().string()};
   for (const std::string& place : places) {
-    tracker.start({.first_update = 3, .place = place});
-    EXPECT_EQ(tracker.run_directory(), folder / ("run-" + std::to_string(number++))) << place;
-    tracker.finish("finished", {});
+    EXPECT_EQ(directory_of({.first_update = 3, .place = place}),
+              folder_ / ("run-" + std::to_string(number++)))
+        << place;
   }
 }
 
-TEST(TensorBoardTrackerTest, ASecondRunIsRefusedWhileTheFirstOneWrites) {
-  const TemporaryFolder folder;
-  TensorBoardTracker first({.directory = folder.path()});
-  first.start({});
-  TensorBoardTracker second({.directory = folder.path()});
-  EXPECT_ERROR(second.start({.first_update = 3, .place = first.place()}), "in use by another run");
-  EXPECT_EQ(event_files(first.run_directory()).size(), 1U);
-  first.finish("finished", {});
-  second.start({.first_update = 3, .place = first.place()});
-}
-
-TEST(TensorBoardTrackerTest, RefusesAFolderWhoseNewestFileHasTheLastName) {
-  const TemporaryFolder folder;
-  std::filesystem::create_directory(folder / "run-1");
-  write_bytes(folder / "run-1" / "events.out.tfevents.9223372036854775807", "");
-  TensorBoardTracker tracker({.directory = folder.path()});
-  EXPECT_ERROR(tracker.start({.first_update = 3, .place = "run-1"}),
+TEST_F(TensorBoardTrackerTest, RefusesAFolderWhoseNewestFileHasTheLastName) {
+  std::filesystem::create_directory(folder_ / "run-1");
+  write_bytes(folder_ / "run-1" / "events.out.tfevents.9223372036854775807", "");
+  EXPECT_ERROR(tracker_.start({.first_update = 3, .place = "run-1"}),
                "the timestamp of a new file cannot be larger");
 }
 
-TEST(TensorBoardTrackerTest, AFileTruncatedInItsLastRecordKeepsEarlierOnes) {
-  const TemporaryFolder folder;
-  TensorBoardTracker tracker({.directory = folder / "whole"});
+TEST_F(TensorBoardTrackerTest, AFileTruncatedInItsLastRecordKeepsEarlierOnes) {
+  TensorBoardTracker tracker({.directory = folder_ / "whole"});
   tracker.start({});
   log_loss(tracker, 1, 1.0);
   log_loss(tracker, 2, 2.0);
@@ -279,7 +257,7 @@ TEST(TensorBoardTrackerTest, AFileTruncatedInItsLastRecordKeepsEarlierOnes) {
   // before the end.
   for (const std::size_t kept : std::vector<std::size_t>{1, 7, 8, 11, 12, 13, last_record / 2,
                                                          last_record - 4, last_record - 1}) {
-    const auto cut = folder / ("cut-" + std::to_string(kept));
+    const auto cut = folder_ / ("cut-" + std::to_string(kept));
     std::filesystem::create_directories(cut / "run-1");
     write_bytes(cut / "run-1" / path.filename(), whole.substr(0, size_before + kept));
     const json read = read_back(cut);
@@ -290,38 +268,16 @@ TEST(TensorBoardTrackerTest, AFileTruncatedInItsLastRecordKeepsEarlierOnes) {
   }
 }
 
-TEST(TensorBoardTrackerTest, EveryEventIsWrittenImmediately) {
-  const TemporaryFolder folder;
-  TensorBoardTracker tracker({.directory = folder.path()});
-  tracker.start({});
-  const auto path = event_files(folder / "run-1").front();
+TEST_F(TensorBoardTrackerTest, EveryEventIsWrittenImmediately) {
+  tracker_.start({});
+  const auto path = event_files(folder_ / "run-1").front();
   const auto before = std::filesystem::file_size(path);
-  log_loss(tracker, 1, 1.0);
+  log_loss(tracker_, 1, 1.0);
   EXPECT_GT(std::filesystem::file_size(path), before);
 }
 
-TEST(TensorBoardTrackerTest, AFullDiskIsAnErrorWithPathAndReasonAndKeepsTheFileReadable) {
-  const TemporaryFolder folder;
-  TensorBoardTracker tracker({.directory = folder.path()});
-  tracker.start({});
-  log_loss(tracker, 1, 1.0);
-  const auto path = event_files(folder / "run-1").front();
-  const auto size = std::filesystem::file_size(path);
-  {
-    const FileSizeLimit limit(size + 10);
-    EXPECT_ERROR(log_loss(tracker, 2, 2.0), path.string());
-    EXPECT_ERROR(log_loss(tracker, 2, 2.0), "File too large");
-  }
-  EXPECT_EQ(std::filesystem::file_size(path), size);
-}
-
-TEST(TensorBoardTrackerTest, RejectsAnUnwritableFolderAndUseOutsideOfARun) {
-  const TemporaryFolder folder;
-  write_bytes(folder / "file", "");
-  TensorBoardTracker unwritable({.directory = folder / "file" / "runs"});
-  EXPECT_ERROR(unwritable.start({}), (folder / "file" / "runs").string());
-  TensorBoardTracker tracker({.directory = folder.path()});
-  EXPECT_ERROR(log_loss(tracker, 1, 1.0), "has no run");
+TEST_F(TensorBoardTrackerTest, RejectsUseOutsideOfARun) {
+  EXPECT_ERROR(log_loss(tracker_, 1, 1.0), "has no run");
 }
 
 }  // namespace
