@@ -55,7 +55,8 @@ class FaultTest(unittest.TestCase):
         cls.root = programs.temporary_folder(cls.addClassCleanup).resolve()
         # In another folder, because the test does not cover the reading of the data.
         cls.data = programs.temporary_folder(cls.addClassCleanup)
-        write_data(cls.data, num_train=60, num_test=20)
+        # Noise, so that the first model stays the best, and the resumed run copies its file.
+        write_data(cls.data, num_train=60, num_test=20, has_bands=False)
         # The state of another run, and a run of two of three epochs.
         cls.start = cls.root / "start"
         cls.run_in(cls.start, epochs=1, seed=9)

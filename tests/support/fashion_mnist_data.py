@@ -12,15 +12,17 @@ def idx(sizes, data):
     return struct.pack(f">I{len(sizes)}I", 0x0800 + len(sizes), *sizes) + data
 
 
-def write_data(folder, num_train=NUM_TRAIN, num_test=NUM_TEST):
-    """Writes images whose class is the position of a bright band. Only the training files are gzipped."""
+def write_data(folder, num_train=NUM_TRAIN, num_test=NUM_TEST, has_bands=True):
+    """Writes images whose class is the position of a bright band, or which are only noise. Only the training files are
+    gzipped."""
     draw = random.Random(0)
     for prefix, count in (("train", num_train), ("t10k", num_test)):
         labels = bytes(draw.randrange(10) for _ in range(count))
         images = bytearray()
         for label in labels:
             image = bytearray(byte // 4 for byte in draw.randbytes(28 * 28))
-            image[56 * label : 56 * (label + 1)] = bytes([255]) * 56
+            if has_bands:
+                image[56 * label : 56 * (label + 1)] = bytes([255]) * 56
             images += image
         for name, content in (
             ("images-idx3-ubyte", idx([count, 28, 28], bytes(images))),
