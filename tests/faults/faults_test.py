@@ -38,8 +38,7 @@ FAULTS = {
     "pthread_create": ("EAGAIN",),
     "malloc": ("ENOMEM",),
 }
-LOUD = {("write", "EIO"), ("write", "ENOSPC"), ("fsync", "EIO"), ("rename", "EIO"),
-        ("rename", "ENOSPC")}
+LOUD = {("write", "EIO"), ("write", "ENOSPC"), ("fsync", "EIO"), ("rename", "EIO"), ("rename", "ENOSPC")}
 THREADS = {"pthread_create"}  # started by asynchronous saves
 # Without memory for its buffers, the library for matrix products rounds differently.
 INEXACT = {"malloc"}
@@ -123,8 +122,7 @@ class FaultTest(unittest.TestCase):
 
 
 for fault in FAULTS:
-    setattr(FaultTest, f"test_survives_a_failed_{fault}",
-            lambda self, call=fault: self.try_all(call))
+    setattr(FaultTest, f"test_survives_a_failed_{fault}", lambda self, call=fault: self.try_all(call))
 
 
 if __name__ == "__main__":

@@ -416,8 +416,7 @@ class ResumeTest(ProgramTest):
         self.run_program(**SETTINGS, save_every_epochs=1, keep_last=3)
         expected = self.final_bytes()
         states = self.states()
-        self.assertEqual([state.name for state in states],
-                         ["state-00000001", "state-00000002", "state-00000003"])
+        self.assertEqual([state.name for state in states], ["state-00000001", "state-00000002", "state-00000003"])
         newest = states[-1] / "training_state.pt"
         damaged = bytearray(newest.read_bytes())
         damaged[len(damaged) // 2] ^= 1

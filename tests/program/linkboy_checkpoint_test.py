@@ -196,8 +196,7 @@ class HostileFileTest(ProgramTest):
     def test_elements_that_a_file_does_not_contain_are_not_visited(self):
         path, target = self.path / "a.pt", self.path / "b.safetensors"
         write_pickle(path, *repeated_tensor([2**20, 2**20], [0, 0]))
-        self.assertEqual(self.succeed("--list", path)[0],
-                         "w: float32 [1048576, 1048576] 4398046511104 bytes")
+        self.assertEqual(self.succeed("--list", path)[0], "w: float32 [1048576, 1048576] 4398046511104 bytes")
         message = "have 4398046511104 bytes, but the file stores 4: strides or other tensors repeat"
         self.fail_with(1, message, "--list", path, "--values")
         self.fail_to_convert(message, path, target)
@@ -381,8 +380,7 @@ class PythonTest(ProgramTest):
         self.assertIn("12582912 bytes min 1 max 1 mean 1 first", text)
 
     def test_a_key_selects_a_part(self):
-        for key, line in (("model", "w: float32 [3, 2] 24 bytes"),
-                          ("optimizer.state.0", "step: float32 [] 4 bytes")):
+        for key, line in (("model", "w: float32 [3, 2] 24 bytes"), ("optimizer.state.0", "step: float32 [] 4 bytes")):
             self.assertEqual(self.succeed("--list", self.python_file, "--key", key)[0], line)
         for key, message in ("nothing", "it contains: model, optimizer, epoch"), ("epoch", "must be a dict"):
             self.fail_with(1, message, "--list", self.python_file, "--key", key)

@@ -15,28 +15,29 @@
 namespace linkboy::testing::accelerator_test {
 namespace {
 
-TEST(AcceleratorTest, ResolvesItsDevice) {
+struct AcceleratorTest : ::testing::Test {
+  Accelerator accelerator_{{.device = "cpu"}};
+};
+
+TEST_F(AcceleratorTest, ResolvesItsDevice) {
   EXPECT_EQ(Accelerator({.device = "cpu"}).device(), torch::kCPU);
   EXPECT_EQ(Accelerator({.device = "auto"}).device().is_cuda(), torch::cuda::is_available());
 }
 
-TEST(AcceleratorTest, RejectsAMissingDevice) {
+TEST_F(AcceleratorTest, RejectsAMissingDevice) {
   EXPECT_ERROR(Accelerator({.device = "tpu"}), "the device is \"tpu\"; it must be auto, cpu, cuda");
   EXPECT_ERROR(Accelerator({.device = "cuda:x"}), "it must be auto, cpu, cuda or cuda:INDEX");
   EXPECT_ERROR(Accelerator({.device = "cuda:"}), "it must be auto");
   EXPECT_ERROR(Accelerator({.device = "cuda:99"}), "CUDA devices here");
 }
 
-TEST(AcceleratorTest, RejectsOptionsOutOfRange) {
-  EXPECT_ERROR(Accelerator({.device = "cpu"}).set_gradient_accumulation_steps(0),
-               "gradient_accumulation_steps is 0");
-  Accelerator accelerator({.device = "cpu"});
-  EXPECT_ERROR(accelerator.clip_grad_norm({}, 0.0), "max_norm is 0");
-  EXPECT_ERROR(accelerator.clip_grad_value({}, -1.0), "clip_value is -1");
+TEST_F(AcceleratorTest, RejectsOptionsOutOfRange) {
+  EXPECT_ERROR(accelerator_.set_gradient_accumulation_steps(0), "gradient_accumulation_steps is 0");
+  EXPECT_ERROR(accelerator_.clip_grad_norm({}, 0.0), "max_norm is 0");
+  EXPECT_ERROR(accelerator_.clip_grad_value({}, -1.0), "clip_value is -1");
 }
 
-class CountsGathers : public PretendingBackend {
- public:
+struct CountsGathers : PretendingBackend {
   using PretendingBackend::PretendingBackend;
   c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
                                                  const c10d::AllgatherOptions& options) override {
@@ -46,7 +47,7 @@ class CountsGathers : public PretendingBackend {
   static inline int count = 0;
 };
 
-TEST(AcceleratorTest, RanksOnTheCpuCompareOnlyTheirOptions) {
+TEST_F(AcceleratorTest, RanksOnTheCpuCompareOnlyTheirOptions) {
   const auto group = pretended_group<CountsGathers>(0, 2);
   const auto num_gathers = [](const auto& work) {
     CountsGathers::count = 0;
@@ -59,98 +60,93 @@ TEST(AcceleratorTest, RanksOnTheCpuCompareOnlyTheirOptions) {
             one_comparison);
 }
 
-TEST(AcceleratorTest, WindowsEndAtTheirLengthAndAtTheEndOfTheEpoch) {
-  Accelerator accelerator({.device = "cpu"});
-  accelerator.set_gradient_accumulation_steps(4);
+TEST_F(AcceleratorTest, WindowsEndAtTheirLengthAndAtTheEndOfTheEpoch) {
+  accelerator_.set_gradient_accumulation_steps(4);
   std::string ends;
   for (int64_t i = 0; i < 10; ++i)
-    ends += accelerator.begin_micro_step(i, 10).is_complete() ? "U" : ".";
+    ends += accelerator_.begin_micro_step(i, 10).is_complete() ? "U" : ".";
   EXPECT_EQ(ends, "...U...U.U");
 }
 
-TEST(AcceleratorTest, BackwardDividesByTheRealLengthOfTheWindow) {
-  Accelerator accelerator({.device = "cpu"});
-  accelerator.set_gradient_accumulation_steps(4);
+TEST_F(AcceleratorTest, BackwardDividesByTheRealLengthOfTheWindow) {
+  accelerator_.set_gradient_accumulation_steps(4);
   auto weight = torch::zeros({}).requires_grad_();
   for (int64_t i = 8; i < 10; ++i) {
-    accelerator.begin_micro_step(i, 10);
-    accelerator.backward(weight * 3.0);
+    accelerator_.begin_micro_step(i, 10);
+    accelerator_.backward(weight * 3.0);
   }
   EXPECT_EQ(weight.grad().item<float>(), 3.0F);
 }
 
-TEST(AcceleratorTest, DrivesAHandWrittenLoop) {
+TEST_F(AcceleratorTest, DrivesAHandWrittenLoop) {
   auto module = toy_model();
   Model model(module);
   torch::optim::AdamW optimizer(module->parameters(), 0.05);
-  Accelerator accelerator({.device = "cpu"});
-  accelerator.set_gradient_accumulation_steps(2);
-  accelerator.prepare(model);
-  auto loader = accelerator.prepare(make_data_loader(toy_data(32), {.batch_size = 4}));
+  accelerator_.set_gradient_accumulation_steps(2);
+  accelerator_.prepare(model);
+  auto loader = accelerator_.prepare(make_data_loader(toy_data(32), {.batch_size = 4}));
   torch::nn::CrossEntropyLoss loss_function;
-  double first = 0.0;
-  double last = 0.0;
+  std::vector<double> losses;
   for (int64_t epoch = 1; epoch <= 10; ++epoch) {
     auto batches = loader->iterate(epoch);
     for (int64_t i = 0; auto batch = batches->next(); ++i) {
-      const bool update = accelerator.begin_micro_step(i, loader->size()).is_complete();
+      const bool update = accelerator_.begin_micro_step(i, loader->size()).is_complete();
       const auto loss = loss_function(model(batch->input()), batch->target());
-      accelerator.backward(loss);
-      last = loss.item<double>();
-      if (epoch == 1 && i == 0) first = last;
+      accelerator_.backward(loss);
+      losses.push_back(loss.item<double>());
       if (!update) continue;
-      accelerator.clip_grad_norm(model.parameters(), 1.0);
-      accelerator.optimizer_step(optimizer);
+      accelerator_.clip_grad_norm(model.parameters(), 1.0);
+      accelerator_.optimizer_step(optimizer);
       optimizer.zero_grad();
     }
   }
-  EXPECT_LT(last, first);
+  EXPECT_LT(losses.back(), losses.front());
 }
 
-TEST(AcceleratorTest, AskingWhetherAStepWasSkippedCorrectsTheCountOfTheOptimizer_CUDA) {
-  Accelerator accelerator({.device = "cuda:0", .precision = Precision::fp16});
-  auto weight = torch::ones({2}, accelerator.device()).requires_grad_();
-  torch::optim::AdamW optimizer({weight}, 0.1);
-  const auto count = [&] {
-    return static_cast<torch::optim::AdamWParamState&>(
-               *optimizer.state().at(weight.unsafeGetTensorImpl()))
-        .step();
-  };
-  const auto update = [&](int64_t index, float gradient) {
+/// Trains two numbers in fp16 on a CUDA device.
+struct HalfPrecision {
+  void update(int64_t index, float gradient) {
     accelerator.begin_micro_step(index, 10);
     accelerator.backward((weight * gradient).sum());
     accelerator.optimizer_step(optimizer);
     Accelerator::zero_grad(optimizer);
-  };
-  update(0, 1);
-  EXPECT_FALSE(accelerator.optimizer_step_was_skipped());
-  update(1, std::numeric_limits<float>::infinity());
-  EXPECT_EQ(count(), 2) << "not known yet";
-  EXPECT_TRUE(accelerator.optimizer_step_was_skipped());
-  EXPECT_EQ(count(), 1);
-  update(2, 1);
-  EXPECT_FALSE(accelerator.optimizer_step_was_skipped());
-  EXPECT_EQ(count(), 2);
-}
-
-TEST(AcceleratorTest, ForgetsTheOptimizersOfThePreviousWindow_CUDA) {
-  Accelerator accelerator({.device = "cuda:0", .precision = Precision::fp16});
-  const auto weight = torch::ones({2}, accelerator.device()).requires_grad_();
-  torch::optim::AdamW optimizer({weight}, 0.1);
-  for (const float gradient : {1.0F, std::numeric_limits<float>::infinity()}) {
-    accelerator.begin_micro_step(0, 1);
-    accelerator.backward((weight * gradient).sum());
-    accelerator.optimizer_step(optimizer);
-    Accelerator::zero_grad(optimizer);
   }
-  accelerator.begin_micro_step(0, 1);
-  accelerator.settle_optimizer_steps();
-  const auto& state = *optimizer.state().at(weight.unsafeGetTensorImpl());
-  EXPECT_EQ(static_cast<const torch::optim::AdamWParamState&>(state).step(), 2)
-      << "the optimizer may no longer exist, so it is not accessed";
+
+  /// Returns the number of updates that the optimizer has counted.
+  int64_t count() {
+    const auto& state = *optimizer.state().at(weight.unsafeGetTensorImpl());
+    return static_cast<const torch::optim::AdamWParamState&>(state).step();
+  }
+
+  Accelerator accelerator{{.device = "cuda:0", .precision = Precision::fp16}};
+  at::Tensor weight = torch::ones({2}, accelerator.device()).requires_grad_();
+  torch::optim::AdamW optimizer{{weight}, 0.1};
+};
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+TEST_F(AcceleratorTest, AskingWhetherAStepWasSkippedCorrectsTheCountOfTheOptimizer_CUDA) {
+  HalfPrecision half;
+  half.update(0, 1);
+  EXPECT_FALSE(half.accelerator.optimizer_step_was_skipped());
+  half.update(1, kInfinity);
+  EXPECT_EQ(half.count(), 2) << "not known yet";
+  EXPECT_TRUE(half.accelerator.optimizer_step_was_skipped());
+  EXPECT_EQ(half.count(), 1);
+  half.update(2, 1);
+  EXPECT_FALSE(half.accelerator.optimizer_step_was_skipped());
+  EXPECT_EQ(half.count(), 2);
 }
 
-TEST(AcceleratorTest, EachRunRestartsThePhaseOfLocalSgd) {
+TEST_F(AcceleratorTest, ForgetsTheOptimizersOfThePreviousWindow_CUDA) {
+  HalfPrecision half;
+  half.update(0, 1);
+  half.update(1, kInfinity);
+  half.accelerator.begin_micro_step(2, 10);
+  half.accelerator.settle_optimizer_steps();
+  EXPECT_EQ(half.count(), 2) << "the optimizer may no longer exist, so it is not accessed";
+}
+
+TEST_F(AcceleratorTest, EachRunRestartsThePhaseOfLocalSgd) {
   Accelerator accelerator({.device = "cpu", .distributed = {.local_sgd_interval = 3}});
   const auto weight = torch::ones({2}).requires_grad_();
   torch::nn::Linear net(2, 1);
@@ -175,73 +171,65 @@ TEST(AcceleratorTest, EachRunRestartsThePhaseOfLocalSgd) {
   }
 }
 
-TEST(AcceleratorTest, AGroupOfOneGathersItsOwnTensors) {
-  Accelerator accelerator({.device = "cpu"});
+TEST_F(AcceleratorTest, AGroupOfOneGathersItsOwnTensors) {
   const auto tensor = torch::arange(3);
-  EXPECT_TRUE(torch::equal(accelerator.gather(tensor), tensor));
-  EXPECT_EQ(accelerator.num_processes(), 1);
-  EXPECT_TRUE(accelerator.is_main_process());
+  EXPECT_TRUE(torch::equal(accelerator_.gather(tensor), tensor));
+  EXPECT_EQ(accelerator_.num_processes(), 1);
+  EXPECT_TRUE(accelerator_.is_main_process());
 }
 
-TEST(AcceleratorTest, SetSeedMakesRandomNumbersRepeatable) {
+TEST_F(AcceleratorTest, SetSeedMakesRandomNumbersRepeatable) {
   Accelerator::set_seed(5);
   const auto first = torch::rand({3});
   Accelerator::set_seed(5);
   EXPECT_TRUE(torch::equal(first, torch::rand({3})));
 }
 
-TEST(ClipTest, EqualsTheClippingOfLibTorch) {
-  auto gradients = [] {
-    auto model = toy_model();
-    double phase = 0.0;
-    for (auto& parameter : model->parameters()) {
-      parameter.mutable_grad() = torch::sin(parameter.detach() * 9 + phase++);
-    }
-    return model;
-  };
-  Accelerator accelerator({.device = "cpu"});
-  auto ours = gradients();
-  auto theirs = gradients();
-  const auto norm = accelerator.clip_grad_norm(ours->parameters(), 0.5);
-  EXPECT_DOUBLE_EQ(norm.item<double>(),
-                   torch::nn::utils::clip_grad_norm_(theirs->parameters(), 0.5));
+struct ClipTest : AcceleratorTest {
+  static at::Tensor with_gradient(const at::Tensor& gradient) {
+    at::Tensor weight = torch::zeros_like(gradient).requires_grad_();
+    weight.mutable_grad() = gradient.clone();
+    return weight;
+  }
+  const at::Tensor gradient_ = torch::tensor({3.0F, 4.0F});
+  at::Tensor weight_ = with_gradient(gradient_);
+};
+
+TEST_F(ClipTest, EqualsTheClippingOfLibTorch) {
+  std::vector<at::Tensor> ours, theirs;
+  for (const at::Tensor& parameter : toy_model()->parameters()) {
+    ours.push_back(with_gradient(torch::sin(parameter.detach() * 9 + ours.size())));
+    theirs.push_back(with_gradient(ours.back().grad()));
+  }
+  const auto norm = accelerator_.clip_grad_norm(ours, 0.5);
+  EXPECT_DOUBLE_EQ(norm.item<double>(), torch::nn::utils::clip_grad_norm_(theirs, 0.5));
   for (std::size_t i = 0; i < 4; ++i) {
     // LibTorch's C++ function differs from Python's in the last bit; linkboy agrees with Python.
-    EXPECT_TRUE(
-        torch::allclose(ours->parameters()[i].grad(), theirs->parameters()[i].grad(), 1e-6));
-    theirs->parameters()[i].mutable_grad() = ours->parameters()[i].grad().clone();
+    EXPECT_TRUE(torch::allclose(ours[i].grad(), theirs[i].grad(), 1e-6));
+    theirs[i].mutable_grad() = ours[i].grad().clone();
   }
-  accelerator.clip_grad_value(ours->parameters(), 0.1);
-  torch::nn::utils::clip_grad_value_(theirs->parameters(), 0.1);
+  accelerator_.clip_grad_value(ours, 0.1);
+  torch::nn::utils::clip_grad_value_(theirs, 0.1);
   for (std::size_t i = 0; i < 4; ++i) {
-    EXPECT_TRUE(torch::equal(ours->parameters()[i].grad(), theirs->parameters()[i].grad()));
+    EXPECT_TRUE(torch::equal(ours[i].grad(), theirs[i].grad()));
   }
 }
 
-TEST(ClipTest, DoesNotChangeGradientsBelowTheNorm) {
-  Accelerator accelerator({.device = "cpu"});
-  auto weight = torch::zeros({2}).requires_grad_();
-  weight.mutable_grad() = torch::tensor({3.0F, 4.0F});
-  EXPECT_EQ(accelerator.clip_grad_norm({weight}, 6.0).item<float>(), 5.0F);
-  EXPECT_TRUE(torch::equal(weight.grad(), torch::tensor({3.0F, 4.0F})));
+TEST_F(ClipTest, DoesNotChangeGradientsBelowTheNorm) {
+  EXPECT_EQ(accelerator_.clip_grad_norm({weight_}, 6.0).item<float>(), 5.0F);
+  EXPECT_TRUE(torch::equal(weight_.grad(), gradient_));
 }
 
-TEST(ClipTest, AddsAMillionthToTheNorm) {
-  Accelerator accelerator({.device = "cpu"});
-  auto weight = torch::zeros({2}).requires_grad_();
-  weight.mutable_grad() = torch::tensor({6e-7F, 8e-7F});
-  accelerator.clip_grad_norm({weight}, 1e-6);
+TEST_F(ClipTest, AddsAMillionthToTheNorm) {
+  const auto weight = with_gradient(torch::tensor({6e-7F, 8e-7F}));
+  accelerator_.clip_grad_norm({weight}, 1e-6);
   EXPECT_TRUE(torch::allclose(weight.grad(), torch::tensor({3e-7F, 4e-7F}), 1e-5, 0.0));
 }
 
-TEST(ClipTest, InfinityMeasuresWithoutClipping) {
-  Accelerator accelerator({.device = "cpu"});
-  auto weight = torch::zeros({2}).requires_grad_();
-  weight.mutable_grad() = torch::tensor({3.0F, 4.0F});
-  const double infinity = std::numeric_limits<double>::infinity();
-  EXPECT_EQ(accelerator.clip_grad_norm({weight}, infinity).item<float>(), 5.0F);
-  EXPECT_TRUE(torch::equal(weight.grad(), torch::tensor({3.0F, 4.0F})));
-  EXPECT_EQ(accelerator.clip_grad_norm({torch::zeros({2})}, 1.0).item<float>(), 0.0F);
+TEST_F(ClipTest, InfinityMeasuresWithoutClipping) {
+  EXPECT_EQ(accelerator_.clip_grad_norm({weight_}, kInfinity).item<float>(), 5.0F);
+  EXPECT_TRUE(torch::equal(weight_.grad(), gradient_));
+  EXPECT_EQ(accelerator_.clip_grad_norm({torch::zeros({2})}, 1.0).item<float>(), 0.0F);
 }
 
 TEST(TrainerDeviceTest, TrainsOnTheDevice_CUDA) {

@@ -12,6 +12,7 @@
 namespace linkboy::cli::run_test {
 namespace {
 
+using testing::first_weight;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Outcome;
@@ -19,18 +20,15 @@ using testing::RunTest;
 using testing::toy_data;
 
 TEST_F(RunTest, TrainsTestsAndSaves) {
-  const Outcome outcome = run({});
-  EXPECT_EQ(outcome.status, 0) << outcome.errors;
+  const Outcome outcome = succeed({});
   EXPECT_THAT(outcome.output, HasSubstr("train_loss_epoch"));
   EXPECT_THAT(outcome.output, HasSubstr("test loss: "));
   EXPECT_THAT(outcome.output, HasSubstr("checkpoint: "));
-  EXPECT_EQ(checkpoint().get_dict("model_state_dict").get_tensor("0.weight").sizes(),
-            (std::vector<int64_t>{5, 4}));
+  EXPECT_EQ(first_weight(checkpoint()).sizes(), (std::vector<int64_t>{5, 4}));
 }
 
 TEST_F(RunTest, TheLogFileContainsThePrintedMessages) {
-  const Outcome outcome = run({"--log.file", "run.log"});
-  EXPECT_EQ(outcome.status, 0) << outcome.errors;
+  const Outcome outcome = succeed({"--log.file", "run.log"});
   EXPECT_THAT(outcome.output, HasSubstr("Starting training run"));
   const std::string logged = read_bytes(folder / "output" / "run.log");
   EXPECT_THAT(logged, HasSubstr("[info] [rank 0] Starting training run"));
@@ -54,12 +52,11 @@ TEST_F(RunTest, OneFileConfiguresEverything) {
     "data": {"num_samples": 16},
     "seed": 3
   })");
-  const Outcome outcome = run({"--config", path});
-  EXPECT_EQ(outcome.status, 0) << outcome.errors;
+  const Outcome outcome = succeed({"--config", path});
   EXPECT_THAT(outcome.output, HasSubstr("test accuracy: "));
   EXPECT_THAT(outcome.output, HasSubstr("test f1: "));
   const StateDict saved = checkpoint();
-  EXPECT_EQ(saved.get_dict("model_state_dict").get_tensor("0.weight").size(0), 7);
+  EXPECT_EQ(first_weight(saved).size(0), 7);
   // 16 samples in batches of 4, two batches per update, three epochs.
   EXPECT_EQ(saved.get_dict("scheduler_state_dict").get_int("num_updates"), 6);
   const StateDict optimizer = saved.get_dict("optimizer_state_dict");
@@ -70,7 +67,7 @@ TEST_F(RunTest, OneFileConfiguresEverything) {
 }
 
 TEST_F(RunTest, AResumedRunReportsChangesOfTheSavedConfiguration) {
-  EXPECT_EQ(run({"--save-every-epochs", "1", "--optimizer.lr", "0.125"}).status, 0);
+  succeed({"--save-every-epochs", "1", "--optimizer.lr", "0.125"});
   const auto state = latest_training_state(folder / "output" / "states", [](const auto&) {});
   ASSERT_TRUE(state);
   const auto callbacks = read_checkpoint(*state / "training_state.pt")
@@ -80,9 +77,8 @@ TEST_F(RunTest, AResumedRunReportsChangesOfTheSavedConfiguration) {
       callbacks.get_dict("linkboy::cli::RunConfiguration").get_string("config"));
   EXPECT_EQ(saved["optimizer"]["lr"], 0.125);
 
-  const Outcome resumed = run({"--states.every_n_epochs", "1", "--optimizer.lr", "0.125",
-                               "--resume_from", "latest", "--epochs", "3"});
-  EXPECT_EQ(resumed.status, 0) << resumed.errors;
+  const Outcome resumed = succeed({"--states.every_n_epochs", "1", "--optimizer.lr", "0.125",
+                                   "--resume_from", "latest", "--epochs", "3"});
   EXPECT_THAT(resumed.output, HasSubstr("Configuration changed since the saved state: "
                                         "train/num_epochs is 3, was 2"));
   EXPECT_THAT(resumed.output, Not(HasSubstr("optimizer/lr is")));
@@ -90,12 +86,10 @@ TEST_F(RunTest, AResumedRunReportsChangesOfTheSavedConfiguration) {
 }
 
 TEST_F(RunTest, StartsFromTheWeightsOfAFile) {
-  EXPECT_EQ(run({"--optimizer", "sgd:lr=0", "--seed", "1"}).status, 0);
-  const auto first = checkpoint().get_dict("model_state_dict").get_tensor("0.weight").clone();
-  const std::string path = (folder / "first.pt").string();
-  std::filesystem::rename(folder / "output" / "checkpoint.pt", path);
-  EXPECT_EQ(run({"--optimizer", "sgd:lr=0", "--seed", "2", "--init_from", path}).status, 0);
-  EXPECT_TRUE(at::equal(first, checkpoint().get_dict("model_state_dict").get_tensor("0.weight")));
+  succeed({"--optimizer", "sgd:lr=0", "--seed", "1"});
+  const std::string path = moved_checkpoint();
+  succeed({"--optimizer", "sgd:lr=0", "--seed", "2", "--init_from", path});
+  EXPECT_TRUE(at::equal(first_weight(read_checkpoint(path)), first_weight(checkpoint())));
 }
 
 TEST_F(RunTest, WeightsAreFoundUnderTheirUsualNamesOrAKey) {
@@ -108,39 +102,24 @@ TEST_F(RunTest, WeightsAreFoundUnderTheirUsualNamesOrAKey) {
     return StateDict{{key, weights.to_ivalue()}};
   };
   const std::string path = (folder / "w.pt").string();
-  const auto expect_weights = [&](std::vector<std::string> more) {
+  for (const char* key : {"model_state_dict", "state_dict", "model", "net"}) {
+    SCOPED_TRACE(key);
+    write_checkpoint(path, model(key));
     std::vector<std::string> arguments{"--optimizer", "sgd:lr=0", "--init-from", path};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    const Outcome outcome = run(arguments);
-    EXPECT_EQ(outcome.status, 0) << outcome.errors;
-    EXPECT_TRUE(
-        at::equal(weight, checkpoint().get_dict("model_state_dict").get_tensor("0.weight")));
-  };
-  for (const char* usual : {"model_state_dict", "state_dict", "model"}) {
-    write_checkpoint(path, model(usual));
-    expect_weights({});
+    if (key == std::string("net")) arguments.insert(arguments.end(), {"--init-key", key});
+    succeed(arguments);
+    EXPECT_TRUE(at::equal(weight, first_weight(checkpoint())));
   }
-  write_checkpoint(path, model("net"));
-  expect_weights({"--init-key", "net"});
-  const Outcome none = run({"--init-from", path, "--init-key", "nets"});
-  EXPECT_EQ(none.status, 1);
-  EXPECT_THAT(none.errors, HasSubstr("nets"));
-  const Outcome other = run({"--init-from", path, "--init-key", "net", "--model.width", "6"});
-  EXPECT_EQ(other.status, 1);
-  EXPECT_THAT(other.errors, HasSubstr("w.pt\" do not fit: "));
+  fail(1, {"--init-from", path, "--init-key", "nets"}, "nets");
+  fail(1, {"--init-from", path, "--init-key", "net", "--model.width", "6"}, "w.pt\" do not fit: ");
 }
 
 TEST_F(RunTest, ALoadedCheckpointDoesNotChangeTheLearningRate) {
-  EXPECT_EQ(run({"--optimizer", "sgd:lr=0.5,momentum=0.9"}).status, 0);
-  const std::string path = (folder / "first.pt").string();
-  std::filesystem::rename(folder / "output" / "checkpoint.pt", path);
-  const Outcome outcome = run({"--optimizer", "sgd:lr=0,momentum=0.9", "--load-checkpoint", path});
-  EXPECT_EQ(outcome.status, 0) << outcome.errors;
+  succeed({"--optimizer", "sgd:lr=0.5,momentum=0.9"});
+  const std::string path = moved_checkpoint();
+  succeed({"--optimizer", "sgd:lr=0,momentum=0.9", "--load-checkpoint", path});
   const auto first = read_checkpoint(path);
-  const auto weight = [](const StateDict& contents) {
-    return contents.get_dict("model_state_dict").get_tensor("0.weight");
-  };
-  EXPECT_TRUE(at::equal(weight(first), weight(checkpoint())));
+  EXPECT_TRUE(at::equal(first_weight(first), first_weight(checkpoint())));
   const auto momentum = [](const StateDict& contents) {
     const auto states = contents.get_dict("optimizer_state_dict").at("state").toGenericDict();
     return states.at(int64_t{0}).toGenericDict().at("momentum_buffer").toTensor();
@@ -150,15 +129,14 @@ TEST_F(RunTest, ALoadedCheckpointDoesNotChangeTheLearningRate) {
 }
 
 TEST_F(RunTest, AResumedRunSavesItsLastStateByDefault) {
-  EXPECT_EQ(run({"--epochs", "1", "--save-every-epochs", "1"}).status, 0);
+  succeed({"--epochs", "1", "--save-every-epochs", "1"});
   const auto num_states = [&] {
     const auto is_state = [](const auto& entry) { return entry.is_directory(); };
     const std::filesystem::directory_iterator entries(folder / "output" / "states");
     return std::count_if(begin(entries), end(entries), is_state);
   };
   EXPECT_EQ(num_states(), 1);
-  const Outcome outcome = run({"--epochs", "2", "--resume-from", "latest"});
-  EXPECT_EQ(outcome.status, 0) << outcome.errors;
+  const Outcome outcome = succeed({"--epochs", "2", "--resume-from", "latest"});
   EXPECT_THAT(outcome.output, HasSubstr("Resumed training state from"));
   EXPECT_EQ(num_states(), 2);
 }
@@ -172,8 +150,7 @@ TEST_F(RunTest, ProgressCanBeDisabled) {
 }
 
 TEST_F(RunTest, ANamedCallbackReplacesTheDefaultOne) {
-  const Outcome outcome = run({"--callbacks", "log-metrics:every_n_epochs=2"});
-  EXPECT_EQ(outcome.status, 0) << outcome.errors;
+  succeed({"--callbacks", "log-metrics:every_n_epochs=2"});
   const Outcome quiet = run({"--default_callbacks", "false"});
   EXPECT_THAT(quiet.output, Not(HasSubstr("train_loss_epoch")));
 }
@@ -206,8 +183,7 @@ TEST_F(RunTest, UsesTheTrainerAndCallbacksOfTheProgram) {
     num_updates = result.training.num_updates;
     EXPECT_TRUE(result.test_metrics.contains("evaluation_loss"));
   };
-  const Outcome outcome = run({"--epochs", "1", "--own"}, program);
-  EXPECT_EQ(outcome.status, 0) << outcome.errors;
+  succeed({"--epochs", "1", "--own"}, program);
   EXPECT_TRUE(is_own_trainer);
   EXPECT_TRUE(is_switched);
   EXPECT_EQ(num_updates, 3);
@@ -237,19 +213,18 @@ TEST_F(RunTest, ANaNIsAnErrorAndWritesNoCheckpoint) {
   EXPECT_EQ(result->training.reason, StopReason::nan);
   EXPECT_TRUE(result->test_metrics.empty());
   EXPECT_THAT(outcome.errors, HasSubstr("the loss became NaN or infinite"));
-  EXPECT_FALSE(std::filesystem::exists(folder / "output" / "checkpoint.pt"));
+  EXPECT_FALSE(std::filesystem::exists(checkpoint_path()));
 }
 
 TEST_F(RunTest, AFastDevRunWritesNoCheckpoint) {
-  EXPECT_EQ(run({"--callbacks", "fast-dev-run"}).status, 0);
-  EXPECT_FALSE(std::filesystem::exists(folder / "output" / "checkpoint.pt"));
-  EXPECT_EQ(run({"--checkpoint", "none"}).status, 0);
-  EXPECT_FALSE(std::filesystem::exists(folder / "output" / "checkpoint.pt"));
+  succeed({"--callbacks", "fast-dev-run"});
+  EXPECT_FALSE(std::filesystem::exists(checkpoint_path()));
+  succeed({"--checkpoint", "none"});
+  EXPECT_FALSE(std::filesystem::exists(checkpoint_path()));
 }
 
 TEST_F(RunTest, TrackersWithParameterFilesReceiveTheConfiguration) {
-  const Outcome outcome = run({"--trackers", "mlflow:directory=" + (folder / "ml").string()});
-  EXPECT_EQ(outcome.status, 0) << outcome.errors;
+  succeed({"--trackers", "mlflow:directory=" + (folder / "ml").string()});
 }
 
 }  // namespace
