@@ -107,7 +107,7 @@ Function* next(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
 }
 
-/// Calls the function `name` of libc, or fails as a call of this kind. The first argument is the file.
+/// Calls the function `name` of libc, or fails as a call of this kind. `place` is its file.
 template <class Place, class... Arguments>
 int call_or_fail(const char* kind, const char* name, Place place, Arguments... arguments) {
   return fails(kind, place) ? -1 : next<int(Place, Arguments...)>(name)(place, arguments...);

@@ -6,6 +6,7 @@ terminal, and in a file.
 Needs only Python's standard library; the images are artificial.
 """
 
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -62,23 +63,16 @@ class ProgressBarTest(programs.ProgramTest):
 
     def in_terminal(self, columns, *more, **environment):
         """Returns the bytes that the program sends to a terminal: its output and its errors."""
-        variables = {**os.environ, "TERM": "xterm", **environment}
-        if environment.get("NO_COLOR") is None:
-            variables.pop("NO_COLOR", None)
+        outer = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
         main, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         process = subprocess.Popen(self.arguments(*more), stdout=other, stderr=other,
-                                   stdin=subprocess.DEVNULL, env=variables)
+                                   stdin=subprocess.DEVNULL, env={**outer, "TERM": "xterm", **environment})
         os.close(other)
         output = b""
-        while True:
-            try:
-                block = os.read(main, 65536)
-            except OSError:  # the other end is closed
-                break
-            if not block:
-                break
-            output += block
+        with contextlib.suppress(OSError):  # the program has closed the other end
+            while block := os.read(main, 65536):
+                output += block
         os.close(main)
         self.assertEqual(process.wait(), 0, output.decode())
         return output.decode().replace("\r\n", "\n")

@@ -15,26 +15,23 @@
 namespace linkboy::testing::accelerator_test {
 namespace {
 
-struct AcceleratorTest : ::testing::Test {
-  Accelerator accelerator_{{.device = "cpu"}};
-};
-
-TEST_F(AcceleratorTest, ResolvesItsDevice) {
+TEST(AcceleratorTest, ResolvesItsDevice) {
   EXPECT_EQ(Accelerator({.device = "cpu"}).device(), torch::kCPU);
   EXPECT_EQ(Accelerator({.device = "auto"}).device().is_cuda(), torch::cuda::is_available());
 }
 
-TEST_F(AcceleratorTest, RejectsAMissingDevice) {
+TEST(AcceleratorTest, RejectsAMissingDevice) {
   EXPECT_ERROR(Accelerator({.device = "tpu"}), "the device is \"tpu\"; it must be auto, cpu, cuda");
   EXPECT_ERROR(Accelerator({.device = "cuda:x"}), "it must be auto, cpu, cuda or cuda:INDEX");
   EXPECT_ERROR(Accelerator({.device = "cuda:"}), "it must be auto");
   EXPECT_ERROR(Accelerator({.device = "cuda:99"}), "CUDA devices here");
 }
 
-TEST_F(AcceleratorTest, RejectsOptionsOutOfRange) {
-  EXPECT_ERROR(accelerator_.set_gradient_accumulation_steps(0), "gradient_accumulation_steps is 0");
-  EXPECT_ERROR(accelerator_.clip_grad_norm({}, 0.0), "max_norm is 0");
-  EXPECT_ERROR(accelerator_.clip_grad_value({}, -1.0), "clip_value is -1");
+TEST(AcceleratorTest, RejectsOptionsOutOfRange) {
+  Accelerator accelerator({.device = "cpu"});
+  EXPECT_ERROR(accelerator.set_gradient_accumulation_steps(0), "gradient_accumulation_steps is 0");
+  EXPECT_ERROR(accelerator.clip_grad_norm({}, 0.0), "max_norm is 0");
+  EXPECT_ERROR(accelerator.clip_grad_value({}, -1.0), "clip_value is -1");
 }
 
 struct CountsGathers : PretendingBackend {
@@ -47,7 +44,7 @@ struct CountsGathers : PretendingBackend {
   static inline int count = 0;
 };
 
-TEST_F(AcceleratorTest, RanksOnTheCpuCompareOnlyTheirOptions) {
+TEST(AcceleratorTest, RanksOnTheCpuCompareOnlyTheirOptions) {
   const auto group = pretended_group<CountsGathers>(0, 2);
   const auto num_gathers = [](const auto& work) {
     CountsGathers::count = 0;
@@ -60,43 +57,46 @@ TEST_F(AcceleratorTest, RanksOnTheCpuCompareOnlyTheirOptions) {
             one_comparison);
 }
 
-TEST_F(AcceleratorTest, WindowsEndAtTheirLengthAndAtTheEndOfTheEpoch) {
-  accelerator_.set_gradient_accumulation_steps(4);
+TEST(AcceleratorTest, WindowsEndAtTheirLengthAndAtTheEndOfTheEpoch) {
+  Accelerator accelerator({.device = "cpu"});
+  accelerator.set_gradient_accumulation_steps(4);
   std::string ends;
   for (int64_t i = 0; i < 10; ++i)
-    ends += accelerator_.begin_micro_step(i, 10).is_complete() ? "U" : ".";
+    ends += accelerator.begin_micro_step(i, 10).is_complete() ? "U" : ".";
   EXPECT_EQ(ends, "...U...U.U");
 }
 
-TEST_F(AcceleratorTest, BackwardDividesByTheRealLengthOfTheWindow) {
-  accelerator_.set_gradient_accumulation_steps(4);
+TEST(AcceleratorTest, BackwardDividesByTheRealLengthOfTheWindow) {
+  Accelerator accelerator({.device = "cpu"});
+  accelerator.set_gradient_accumulation_steps(4);
   auto weight = torch::zeros({}).requires_grad_();
   for (int64_t i = 8; i < 10; ++i) {
-    accelerator_.begin_micro_step(i, 10);
-    accelerator_.backward(weight * 3.0);
+    accelerator.begin_micro_step(i, 10);
+    accelerator.backward(weight * 3.0);
   }
   EXPECT_EQ(weight.grad().item<float>(), 3.0F);
 }
 
-TEST_F(AcceleratorTest, DrivesAHandWrittenLoop) {
+TEST(AcceleratorTest, DrivesAHandWrittenLoop) {
+  Accelerator accelerator({.device = "cpu"});
   auto module = toy_model();
   Model model(module);
   torch::optim::AdamW optimizer(module->parameters(), 0.05);
-  accelerator_.set_gradient_accumulation_steps(2);
-  accelerator_.prepare(model);
-  auto loader = accelerator_.prepare(make_data_loader(toy_data(32), {.batch_size = 4}));
+  accelerator.set_gradient_accumulation_steps(2);
+  accelerator.prepare(model);
+  auto loader = accelerator.prepare(make_data_loader(toy_data(32), {.batch_size = 4}));
   torch::nn::CrossEntropyLoss loss_function;
   std::vector<double> losses;
   for (int64_t epoch = 1; epoch <= 10; ++epoch) {
     auto batches = loader->iterate(epoch);
     for (int64_t i = 0; auto batch = batches->next(); ++i) {
-      const bool update = accelerator_.begin_micro_step(i, loader->size()).is_complete();
+      const bool update = accelerator.begin_micro_step(i, loader->size()).is_complete();
       const auto loss = loss_function(model(batch->input()), batch->target());
-      accelerator_.backward(loss);
+      accelerator.backward(loss);
       losses.push_back(loss.item<double>());
       if (!update) continue;
-      accelerator_.clip_grad_norm(model.parameters(), 1.0);
-      accelerator_.optimizer_step(optimizer);
+      accelerator.clip_grad_norm(model.parameters(), 1.0);
+      accelerator.optimizer_step(optimizer);
       optimizer.zero_grad();
     }
   }
@@ -124,7 +124,7 @@ struct HalfPrecision {
 };
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-TEST_F(AcceleratorTest, AskingWhetherAStepWasSkippedCorrectsTheCountOfTheOptimizer_CUDA) {
+TEST(AcceleratorTest, AskingWhetherAStepWasSkippedCorrectsTheCountOfTheOptimizer_CUDA) {
   HalfPrecision half;
   half.update(0, 1);
   EXPECT_FALSE(half.accelerator.optimizer_step_was_skipped());
@@ -137,7 +137,7 @@ TEST_F(AcceleratorTest, AskingWhetherAStepWasSkippedCorrectsTheCountOfTheOptimiz
   EXPECT_EQ(half.count(), 2);
 }
 
-TEST_F(AcceleratorTest, ForgetsTheOptimizersOfThePreviousWindow_CUDA) {
+TEST(AcceleratorTest, ForgetsTheOptimizersOfThePreviousWindow_CUDA) {
   HalfPrecision half;
   half.update(0, 1);
   half.update(1, kInfinity);
@@ -146,7 +146,7 @@ TEST_F(AcceleratorTest, ForgetsTheOptimizersOfThePreviousWindow_CUDA) {
   EXPECT_EQ(half.count(), 2) << "the optimizer may no longer exist, so it is not accessed";
 }
 
-TEST_F(AcceleratorTest, EachRunRestartsThePhaseOfLocalSgd) {
+TEST(AcceleratorTest, EachRunRestartsThePhaseOfLocalSgd) {
   Accelerator accelerator({.device = "cpu", .distributed = {.local_sgd_interval = 3}});
   const auto weight = torch::ones({2}).requires_grad_();
   torch::nn::Linear net(2, 1);
@@ -171,26 +171,28 @@ TEST_F(AcceleratorTest, EachRunRestartsThePhaseOfLocalSgd) {
   }
 }
 
-TEST_F(AcceleratorTest, AGroupOfOneGathersItsOwnTensors) {
+TEST(AcceleratorTest, AGroupOfOneGathersItsOwnTensors) {
+  Accelerator accelerator({.device = "cpu"});
   const auto tensor = torch::arange(3);
-  EXPECT_TRUE(torch::equal(accelerator_.gather(tensor), tensor));
-  EXPECT_EQ(accelerator_.num_processes(), 1);
-  EXPECT_TRUE(accelerator_.is_main_process());
+  EXPECT_TRUE(torch::equal(accelerator.gather(tensor), tensor));
+  EXPECT_EQ(accelerator.num_processes(), 1);
+  EXPECT_TRUE(accelerator.is_main_process());
 }
 
-TEST_F(AcceleratorTest, SetSeedMakesRandomNumbersRepeatable) {
+TEST(AcceleratorTest, SetSeedMakesRandomNumbersRepeatable) {
   Accelerator::set_seed(5);
   const auto first = torch::rand({3});
   Accelerator::set_seed(5);
   EXPECT_TRUE(torch::equal(first, torch::rand({3})));
 }
 
-struct ClipTest : AcceleratorTest {
+struct ClipTest : ::testing::Test {
   static at::Tensor with_gradient(const at::Tensor& gradient) {
     at::Tensor weight = torch::zeros_like(gradient).requires_grad_();
     weight.mutable_grad() = gradient.clone();
     return weight;
   }
+  Accelerator accelerator_{{.device = "cpu"}};
   const at::Tensor gradient_ = torch::tensor({3.0F, 4.0F});
   at::Tensor weight_ = with_gradient(gradient_);
 };

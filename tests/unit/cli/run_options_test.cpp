@@ -104,6 +104,8 @@ TEST_F(RunTest, OptionsWithoutAnEffectAreUsageErrors) {
 TEST_F(RunTest, ListsTheAvailableNames) {
   EXPECT_THAT(run({"--list", "optimizer"}).output, HasSubstr("momentum"));
   EXPECT_THAT(run({"--list", "metrics"}).output, HasSubstr("top_k"));
+  EXPECT_THAT(run({"--list", "callbacks"}).output,
+              HasSubstr("\nmodel-ema\n    decay=0.9999\n    warmup=true\n"));
   EXPECT_THAT(run({"--help"}).output, HasSubstr("--train.num_epochs"));
 }
 

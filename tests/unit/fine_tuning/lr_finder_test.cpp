@@ -53,9 +53,10 @@ struct FindersTest : ::testing::Test {
 
   /// Returns a trainer of a subclass, with the toy's model and optimizer.
   template <class TrainerClass>
-  TrainerClass trainer_of(DistributedOptions distributed = {}) {
+  TrainerClass trainer_of(DistributedOptions distributed = {},
+                          LossFunction loss = torch::nn::CrossEntropyLoss()) {
     return TrainerClass(
-        toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer,
+        toy_.model, std::move(loss), toy_.optimizer,
         {.callbacks = {}, .accelerator = {.device = "cpu", .distributed = std::move(distributed)}});
   }
 
@@ -168,18 +169,12 @@ TEST_F(FindersTest, SuggestsARateThatTrainsWell) {
   }
 }
 
-/// Subtracts a constant from the loss, which makes it negative, as that of a density can be.
-struct NegativeLossTrainer : QuietTrainer {
-  using QuietTrainer::QuietTrainer;
-  StepOutput calculate_train_batch_loss(const Batch& batch) override {
-    StepOutput output = QuietTrainer::calculate_train_batch_loss(batch);
-    output.loss = output.loss - 3.0;
-    return output;
-  }
-};
-
 TEST_F(FindersTest, ANegativeLossDoesNotDiverge) {
-  auto trainer = trainer_of<NegativeLossTrainer>();
+  // The loss of a density can be negative.
+  auto trainer =
+      trainer_of<QuietTrainer>({}, [](const at::Tensor& output, const at::Tensor& target) {
+        return at::cross_entropy_loss(output, target) - 3.0;
+      });
   const auto num_losses = [&](double end_lr) {
     const LrFinderOptions finder{.start_lr = 1e-3, .end_lr = end_lr, .num_updates = 50};
     return find_learning_rate(trainer, training(), finder).losses.size();

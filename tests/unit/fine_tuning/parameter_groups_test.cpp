@@ -25,8 +25,9 @@ namespace {
 
 using torch::nn::Linear;
 using torch::optim::AdamWOptions;
-using torch::optim::OptimizerParamGroup;
 using torch::optim::SGDOptions;
+using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+using Values = std::map<std::string, double>;
 
 /// A normalisation layer that is not one of LibTorch's.
 struct ScaleImpl : torch::nn::Module {
@@ -73,10 +74,9 @@ const Names kOneDimensional{"scale.scale"};
 /// Returns the field of the options for each parameter, by name. A parameter in two groups fails
 /// the test.
 template <class Field>
-std::map<std::string, double> fields_of(const std::vector<OptimizerParamGroup>& groups,
-                                        const torch::nn::Module& model, Field field) {
-  std::map<std::string, double> values;
-  for (const OptimizerParamGroup& group : groups) {
+Values fields_of(const Groups& groups, const torch::nn::Module& model, Field field) {
+  Values values;
+  for (const auto& group : groups) {
     const double value = field(static_cast<const AdamWOptions&>(group.options()));
     for (const at::Tensor& parameter : group.params()) {
       for (const auto& item : model.named_parameters()) {
@@ -88,13 +88,11 @@ std::map<std::string, double> fields_of(const std::vector<OptimizerParamGroup>& 
   return values;
 }
 
-std::map<std::string, double> decays_of(const std::vector<OptimizerParamGroup>& groups,
-                                        const torch::nn::Module& model) {
+Values decays_of(const Groups& groups, const torch::nn::Module& model) {
   return fields_of(groups, model, [](const AdamWOptions& o) { return o.weight_decay(); });
 }
 
-std::map<std::string, double> lrs_of(const std::vector<OptimizerParamGroup>& groups,
-                                     const torch::nn::Module& model) {
+Values lrs_of(const Groups& groups, const torch::nn::Module& model) {
   return fields_of(groups, model, [](const AdamWOptions& o) { return o.lr(); });
 }
 
@@ -216,8 +214,7 @@ TEST(LayerWiseLrGroupsTest, CountsFrozenLayersButNotLayersWithoutParameters) {
                               Linear(2, 2), torch::nn::Softmax(1));
   ModelFreezer(model).freeze({.from_index = 2, .to_index = 2});
   const auto lrs = lrs_of(layer_wise_lr_groups(model, AdamWOptions(0.4), {.decay = 0.5}), *model);
-  EXPECT_EQ(lrs, (std::map<std::string, double>{
-                     {"0.weight", 0.1}, {"0.bias", 0.1}, {"4.weight", 0.4}, {"4.bias", 0.4}}));
+  EXPECT_EQ(lrs, (Values{{"0.weight", 0.1}, {"0.bias", 0.1}, {"4.weight", 0.4}, {"4.bias", 0.4}}));
 }
 
 TEST(LayerWiseLrGroupsTest, LayersCanBeNamed) {
