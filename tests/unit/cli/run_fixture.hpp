@@ -74,11 +74,11 @@ struct RunTest : ::testing::Test {
     return outcome;
   }
 
-  /// Runs a program that must succeed.
-  Outcome succeed(std::vector<std::string> arguments, RunProgram program = {}) {
-    Outcome outcome = run(std::move(arguments), std::move(program));
+  /// Runs a program that must succeed, and returns its output.
+  std::string succeed(std::vector<std::string> arguments, RunProgram program = {}) {
+    const Outcome outcome = run(std::move(arguments), std::move(program));
     EXPECT_EQ(outcome.status, 0) << outcome.errors;
-    return outcome;
+    return outcome.output;
   }
 
   /// Expects that the program fails with this status and message.
@@ -91,9 +91,9 @@ struct RunTest : ::testing::Test {
   /// Returns the configuration that `--print-config` prints. Checks that nothing is trained.
   nlohmann::json print_config(std::vector<std::string> arguments, RunProgram program = {}) {
     arguments.emplace_back("--print-config");
-    const Outcome outcome = succeed(std::move(arguments), std::move(program));
+    const std::string output = succeed(std::move(arguments), std::move(program));
     EXPECT_FALSE(std::filesystem::exists(folder / "output"));
-    return nlohmann::json::parse(outcome.output);
+    return nlohmann::json::parse(output);
   }
 
   std::string write_config(const std::string& text) const {

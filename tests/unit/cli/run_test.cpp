@@ -12,27 +12,28 @@
 namespace linkboy::cli::run_test {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::EndsWith;
 using testing::first_weight;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Outcome;
+using ::testing::Pair;
 using testing::RunTest;
 using testing::toy_data;
 
 TEST_F(RunTest, TrainsTestsAndSaves) {
-  const Outcome outcome = succeed({});
-  EXPECT_THAT(outcome.output, HasSubstr("train_loss_epoch"));
-  EXPECT_THAT(outcome.output, HasSubstr("test loss: "));
-  EXPECT_THAT(outcome.output, HasSubstr("checkpoint: "));
+  EXPECT_THAT(succeed({}), AllOf(HasSubstr("train_loss_epoch"), HasSubstr("test loss: "),
+                                 HasSubstr("checkpoint: ")));
   EXPECT_EQ(first_weight(checkpoint()).sizes(), (std::vector<int64_t>{5, 4}));
 }
 
 TEST_F(RunTest, TheLogFileContainsThePrintedMessages) {
-  const Outcome outcome = succeed({"--log.file", "run.log"});
-  EXPECT_THAT(outcome.output, HasSubstr("Starting training run"));
-  const std::string logged = read_bytes(folder / "output" / "run.log");
-  EXPECT_THAT(logged, HasSubstr("[info] [rank 0] Starting training run"));
-  EXPECT_THAT(logged, HasSubstr("[info] [rank 0] test loss: "));
+  EXPECT_THAT(succeed({"--log.file", "run.log"}), HasSubstr("Starting training run"));
+  EXPECT_THAT(read_bytes(folder / "output" / "run.log"),
+              AllOf(HasSubstr("[info] [rank 0] Starting training run"),
+                    HasSubstr("[info] [rank 0] test loss: ")));
   EXPECT_EQ(run({"--log.print", "false", "--log.level", "warning"}).output, "");
 }
 
@@ -52,9 +53,8 @@ TEST_F(RunTest, OneFileConfiguresEverything) {
     "data": {"num_samples": 16},
     "seed": 3
   })");
-  const Outcome outcome = succeed({"--config", path});
-  EXPECT_THAT(outcome.output, HasSubstr("test accuracy: "));
-  EXPECT_THAT(outcome.output, HasSubstr("test f1: "));
+  EXPECT_THAT(succeed({"--config", path}),
+              AllOf(HasSubstr("test accuracy: "), HasSubstr("test f1: ")));
   const StateDict saved = checkpoint();
   EXPECT_EQ(first_weight(saved).size(0), 7);
   // 16 samples in batches of 4, two batches per update, three epochs.
@@ -77,12 +77,11 @@ TEST_F(RunTest, AResumedRunReportsChangesOfTheSavedConfiguration) {
       callbacks.get_dict("linkboy::cli::RunConfiguration").get_string("config"));
   EXPECT_EQ(saved["optimizer"]["lr"], 0.125);
 
-  const Outcome resumed = succeed({"--states.every_n_epochs", "1", "--optimizer.lr", "0.125",
-                                   "--resume_from", "latest", "--epochs", "3"});
-  EXPECT_THAT(resumed.output, HasSubstr("Configuration changed since the saved state: "
-                                        "train/num_epochs is 3, was 2"));
-  EXPECT_THAT(resumed.output, Not(HasSubstr("optimizer/lr is")));
-  EXPECT_THAT(resumed.output, Not(HasSubstr("resume_from is")));
+  EXPECT_THAT(
+      succeed({"--states.every_n_epochs", "1", "--optimizer.lr", "0.125", "--resume_from", "latest",
+               "--epochs", "3"}),
+      AllOf(HasSubstr("Configuration changed since the saved state: train/num_epochs is 3, was 2"),
+            Not(HasSubstr("optimizer/lr is")), Not(HasSubstr("resume_from is"))));
 }
 
 TEST_F(RunTest, StartsFromTheWeightsOfAFile) {
@@ -94,17 +93,14 @@ TEST_F(RunTest, StartsFromTheWeightsOfAFile) {
 
 TEST_F(RunTest, WeightsAreFoundUnderTheirUsualNamesOrAKey) {
   const auto weight = torch::full({5, 4}, 0.25);
-  const auto model = [&](const char* key) {
-    const StateDict weights{{"0.weight", weight},
-                            {"0.bias", torch::zeros({5})},
-                            {"2.weight", torch::zeros({3, 5})},
-                            {"2.bias", torch::zeros({3})}};
-    return StateDict{{key, weights.to_ivalue()}};
-  };
+  const StateDict weights{{"0.weight", weight},
+                          {"0.bias", torch::zeros({5})},
+                          {"2.weight", torch::zeros({3, 5})},
+                          {"2.bias", torch::zeros({3})}};
   const std::string path = (folder / "w.pt").string();
   for (const char* key : {"model_state_dict", "state_dict", "model", "net"}) {
     SCOPED_TRACE(key);
-    write_checkpoint(path, model(key));
+    write_checkpoint(path, {{key, weights.to_ivalue()}});
     std::vector<std::string> arguments{"--optimizer", "sgd:lr=0", "--init-from", path};
     if (key == std::string("net")) arguments.insert(arguments.end(), {"--init-key", key});
     succeed(arguments);
@@ -136,23 +132,21 @@ TEST_F(RunTest, AResumedRunSavesItsLastStateByDefault) {
     return std::count_if(begin(entries), end(entries), is_state);
   };
   EXPECT_EQ(num_states(), 1);
-  const Outcome outcome = succeed({"--epochs", "2", "--resume-from", "latest"});
-  EXPECT_THAT(outcome.output, HasSubstr("Resumed training state from"));
+  EXPECT_THAT(succeed({"--epochs", "2", "--resume-from", "latest"}),
+              HasSubstr("Resumed training state from"));
   EXPECT_EQ(num_states(), 2);
 }
 
 TEST_F(RunTest, ProgressCanBeDisabled) {
   const Outcome quiet = run({"--progress", "none"});
-  EXPECT_THAT(quiet.output, Not(HasSubstr("Starting")));
-  EXPECT_THAT(quiet.output, HasSubstr("checkpoint: "));
+  EXPECT_THAT(quiet.output, AllOf(Not(HasSubstr("Starting")), HasSubstr("checkpoint: ")));
   EXPECT_EQ(quiet.errors, "");
   EXPECT_THAT(run({"--progress", "plain"}).errors, HasSubstr("epoch 2 100%"));
 }
 
 TEST_F(RunTest, ANamedCallbackReplacesTheDefaultOne) {
   succeed({"--callbacks", "log-metrics:every_n_epochs=2"});
-  const Outcome quiet = run({"--default_callbacks", "false"});
-  EXPECT_THAT(quiet.output, Not(HasSubstr("train_loss_epoch")));
+  EXPECT_THAT(succeed({"--default_callbacks", "false"}), Not(HasSubstr("train_loss_epoch")));
 }
 
 TEST_F(RunTest, UsesTheTrainerAndCallbacksOfTheProgram) {
@@ -198,8 +192,8 @@ TEST_F(RunTest, ASignalEndsTheProgramWithItsStatusAfterTheCheckpoint) {
   };
   const Outcome outcome = run({}, program);
   EXPECT_EQ(outcome.status, 128 + SIGTERM);
-  EXPECT_THAT(outcome.output, HasSubstr("stopped by signal 15 (Terminated) after update 1"));
-  EXPECT_THAT(outcome.output, Not(HasSubstr("test loss")));
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("stopped by signal 15 (Terminated) after update 1"),
+                                    Not(HasSubstr("test loss"))));
   EXPECT_TRUE(checkpoint().contains("model_state_dict"));
 }
 
@@ -225,6 +219,8 @@ TEST_F(RunTest, AFastDevRunWritesNoCheckpoint) {
 
 TEST_F(RunTest, TrackersWithParameterFilesReceiveTheConfiguration) {
   succeed({"--trackers", "mlflow:directory=" + (folder / "ml").string()});
+  EXPECT_THAT(all_bytes_in(folder / "ml"),
+              Contains(Pair(EndsWith("/params/train.per_device_batch_size"), "4")));
 }
 
 }  // namespace
