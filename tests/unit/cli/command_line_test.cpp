@@ -46,9 +46,11 @@ struct CliTest : ::testing::Test {
   }
 
   void expect_error(const Arguments& arguments, const std::string& message) {
+    SCOPED_TRACE(::testing::PrintToString(arguments));
     EXPECT_ERROR_AS(UsageError, parse(arguments), message);
   }
   void expect_config_error(const std::string& text, const std::string& message) {
+    SCOPED_TRACE(text);
     EXPECT_ERROR_AS(UsageError, parse_config(text), message);
   }
 

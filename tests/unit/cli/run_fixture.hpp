@@ -41,7 +41,7 @@ inline at::Tensor first_weight(const StateDict& checkpoint) {
 inline void expect_members(const nlohmann::json& config, const std::string& members) {
   nlohmann::json expected = config;
   expected.merge_patch(nlohmann::json::parse(members));
-  EXPECT_EQ(nlohmann::json::diff(config, expected), nlohmann::json::array());
+  EXPECT_EQ(nlohmann::json::diff(config, expected), nlohmann::json::array()) << members;
 }
 
 /// Runs programs whose output goes to a temporary folder.
@@ -83,6 +83,7 @@ struct RunTest : ::testing::Test {
 
   /// Expects that the program fails with this status and message.
   void fail(int status, std::vector<std::string> arguments, const std::string& message) {
+    SCOPED_TRACE(::testing::PrintToString(arguments));
     const Outcome outcome = run(std::move(arguments));
     EXPECT_EQ(outcome.status, status) << message;
     EXPECT_THAT(outcome.errors, ::testing::HasSubstr(message));

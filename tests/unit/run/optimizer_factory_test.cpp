@@ -16,7 +16,8 @@ void expect_options(const std::string& name, const TextSettings& settings,
                     const Options& expected) {
   const auto optimizer = make_optimizer_fn(name, settings)({torch::zeros({2}).requires_grad_()});
   const auto& options = optimizer->param_groups().front().options();
-  EXPECT_TRUE(static_cast<const Options&>(options) == expected) << name;
+  EXPECT_TRUE(static_cast<const Options&>(options) == expected)
+      << name << " with " << ::testing::PrintToString(settings);
 }
 
 // The exception is the learning rate of SGD: LibTorch has no default, and Python's is 0.001.
