@@ -107,12 +107,29 @@ Function* next(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
 }
 
-template <class Function>
-int open_with(const char* name, const char* path, int flags, mode_t mode) {
-  static auto* const real = next<Function>(name);
+/// Calls the function `name` of libc, or fails as a call of this kind. `place` is its file.
+template <class Place, class... Arguments>
+int call_or_fail(const char* kind, const char* name, Place place, Arguments... arguments) {
+  return fails(kind, place) ? -1 : next<int(Place, Arguments...)>(name)(place, arguments...);
+}
+
+/// Reads or writes with the function `name` of libc, or fails as a call of this kind.
+template <class Data, class... Offset>
+ssize_t transfer(const char* kind, const char* name, int descriptor, Data* data, size_t size,
+                 Offset... offset) {
+  auto* const real = next<ssize_t(int, Data*, size_t, Offset...)>(name);
+  if (size > 0 && fails(kind, descriptor)) {
+    if (error_to_give != kShort) return -1;
+    size = std::max<size_t>(1, size / 2);
+  }
+  return real(descriptor, data, size, offset...);
+}
+
+int open_with(const char* name, const char* path, int flags, va_list more) {
+  const auto mode = static_cast<mode_t>((flags & O_CREAT) != 0 ? va_arg(more, int) : 0);
   if (fails("open", path)) return -1;
   if (is_in_folder(path)) is_begun = true;
-  return real(path, flags, mode);
+  return next<int(const char*, int, ...)>(name)(path, flags, mode);
 }
 
 }  // namespace
@@ -121,63 +138,48 @@ int open_with(const char* name, const char* path, int flags, mode_t mode) {
 extern "C" {
 
 int open(const char* path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const auto mode = static_cast<mode_t>((flags & O_CREAT) != 0 ? va_arg(arguments, int) : 0);
-  va_end(arguments);
-  return open_with<int(const char*, int, ...)>("open", path, flags, mode);
+  va_list more;
+  va_start(more, flags);
+  const int descriptor = open_with("open", path, flags, more);
+  va_end(more);
+  return descriptor;
 }
 
 int open64(const char* path, int flags, ...) {
-  va_list arguments;
-  va_start(arguments, flags);
-  const auto mode = static_cast<mode_t>((flags & O_CREAT) != 0 ? va_arg(arguments, int) : 0);
-  va_end(arguments);
-  return open_with<int(const char*, int, ...)>("open64", path, flags, mode);
+  va_list more;
+  va_start(more, flags);
+  const int descriptor = open_with("open64", path, flags, more);
+  va_end(more);
+  return descriptor;
 }
 
 ssize_t write(int descriptor, const void* data, size_t size) {
-  static auto* const real = next<ssize_t(int, const void*, size_t)>("write");
-  if (size > 0 && fails("write", descriptor)) {
-    if (error_to_give != kShort) return -1;
-    return real(descriptor, data, std::max<size_t>(1, size / 2));
-  }
-  return real(descriptor, data, size);
-}
-
-static ssize_t pread_with(const char* name, int descriptor, void* data, size_t size, off_t offset) {
-  auto* const real = next<ssize_t(int, void*, size_t, off_t)>(name);
-  if (size > 0 && fails("pread", descriptor)) {
-    if (error_to_give != kShort) return -1;
-    return real(descriptor, data, std::max<size_t>(1, size / 2), offset);
-  }
-  return real(descriptor, data, size, offset);
+  return transfer("write", "write", descriptor, data, size);
 }
 ssize_t pread(int descriptor, void* data, size_t size, off_t offset) {
-  return pread_with("pread", descriptor, data, size, offset);
+  return transfer("pread", "pread", descriptor, data, size, offset);
 }
 ssize_t pread64(int descriptor, void* data, size_t size, off64_t offset) {
-  return pread_with("pread64", descriptor, data, size, offset);
+  return transfer("pread", "pread64", descriptor, data, size, offset);
 }
 
-int fsync(int descriptor) {
-  static auto* const real = next<int(int)>("fsync");
-  return fails("fsync", descriptor) ? -1 : real(descriptor);
-}
-
+int fsync(int descriptor) { return call_or_fail("fsync", "fsync", descriptor); }
 int flock(int descriptor, int operation) noexcept {
-  static auto* const real = next<int(int, int)>("flock");
-  return fails("flock", descriptor) ? -1 : real(descriptor, operation);
+  return call_or_fail("flock", "flock", descriptor, operation);
 }
-
 int ftruncate(int descriptor, off_t size) noexcept {
-  static auto* const real = next<int(int, off_t)>("ftruncate");
-  return fails("ftruncate", descriptor) ? -1 : real(descriptor, size);
+  return call_or_fail("ftruncate", "ftruncate", descriptor, size);
 }
-
 int fstat(int descriptor, struct stat* status) noexcept {
-  static auto* const real = next<int(int, struct stat*)>("fstat");
-  return fails("fstat", descriptor) ? -1 : real(descriptor, status);
+  return call_or_fail("fstat", "fstat", descriptor, status);
+}
+int rename(const char* from, const char* to) noexcept {
+  return call_or_fail("rename", "rename", from, to);
+}
+int unlink(const char* path) noexcept { return call_or_fail("unlink", "unlink", path); }
+int remove(const char* path) noexcept { return call_or_fail("unlink", "remove", path); }
+int mkdir(const char* path, mode_t mode) noexcept {
+  return call_or_fail("mkdir", "mkdir", path, mode);
 }
 
 int close(int descriptor) {
@@ -187,26 +189,6 @@ int close(int descriptor) {
   if (!is_failing) return result;
   errno = error_to_give;
   return -1;
-}
-
-int rename(const char* from, const char* to) noexcept {
-  static auto* const real = next<int(const char*, const char*)>("rename");
-  return fails("rename", from) ? -1 : real(from, to);
-}
-
-int unlink(const char* path) noexcept {
-  static auto* const real = next<int(const char*)>("unlink");
-  return fails("unlink", path) ? -1 : real(path);
-}
-
-int remove(const char* path) noexcept {
-  static auto* const real = next<int(const char*)>("remove");
-  return fails("unlink", path) ? -1 : real(path);
-}
-
-int mkdir(const char* path, mode_t mode) noexcept {
-  static auto* const real = next<int(const char*, mode_t)>("mkdir");
-  return fails("mkdir", path) ? -1 : real(path, mode);
 }
 
 static void* mmap_with(const char* name, void* address, size_t size, int protection, int flags,

@@ -9,16 +9,14 @@ the first, second and fifth call of each kind fail, with each error. With LINKBO
 
 import os
 import pathlib
-import random
 import shutil
-import struct
-import subprocess
 import sys
-import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import programs  # noqa: E402
 import unittest_main  # noqa: E402
+from fashion_mnist_data import write_data  # noqa: E402
 
 PROGRAM = LIBRARY = None
 ALL = os.environ.get("LINKBOY_ALL_FAULTS") == "1"
@@ -40,8 +38,7 @@ FAULTS = {
     "pthread_create": ("EAGAIN",),
     "malloc": ("ENOMEM",),
 }
-LOUD = {("write", "EIO"), ("write", "ENOSPC"), ("fsync", "EIO"), ("rename", "EIO"),
-        ("rename", "ENOSPC")}
+LOUD = {("write", "EIO"), ("write", "ENOSPC"), ("fsync", "EIO"), ("rename", "EIO"), ("rename", "ENOSPC")}
 THREADS = {"pthread_create"}  # started by asynchronous saves
 # Without memory for its buffers, the library for matrix products rounds differently.
 INEXACT = {"malloc"}
@@ -51,92 +48,64 @@ NUMBERS = (1, 2, 5)
 FEWER = {"ftruncate": (1,), "pthread_create": (1,), "mkdir": (1, 2), "mmap": (1,)}
 
 
-def write_data(folder):
-    draw = random.Random(0)
-    for prefix, count in (("train", 60), ("t10k", 20)):
-        images = draw.randbytes(count * 28 * 28)
-        labels = bytes(draw.randrange(10) for _ in range(count))
-        for name, sizes, content in (("images-idx3-ubyte", [count, 28, 28], images),
-                                     ("labels-idx1-ubyte", [count], labels)):
-            header = struct.pack(f">I{len(sizes)}I", 0x0800 + len(sizes), *sizes)
-            (folder / f"{prefix}-{name}").write_bytes(header + content)
-
-
 class FaultTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(cls.folder.cleanup)
-        cls.root = pathlib.Path(cls.folder.name).resolve()
+        cls.root = programs.temporary_folder(cls.addClassCleanup).resolve()
         # In another folder, because the test does not cover the reading of the data.
-        data = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(data.cleanup)
-        cls.data = pathlib.Path(data.name)
-        write_data(cls.data)
+        cls.data = programs.temporary_folder(cls.addClassCleanup)
+        # Noise, so that the first model stays the best, and the resumed run copies its file.
+        write_data(cls.data, num_train=60, num_test=20, has_bands=False)
         # The state of another run, and a run of two of three epochs.
         cls.start = cls.root / "start"
         cls.run_in(cls.start, epochs=1, seed=9)
         cls.others = {file.relative_to(cls.start): file.read_bytes()
                       for file in (cls.start / "states").rglob("training_state.pt")}
-        whole = cls.root / "whole"
-        cls.run_in(whole, epochs=3, checkpoint=cls.root / "whole.pt")
+        cls.run_in(cls.root / "whole", checkpoint=cls.root / "whole.pt")
         cls.expected = (cls.root / "whole.pt").read_bytes()
         cls.run_in(cls.start, max_updates=8)
         # The last state is that of an ended run. The state before it is in mid-epoch.
         shutil.rmtree(sorted((cls.start / "states").glob("state-*"))[-1])
 
     @classmethod
-    def run_in(cls, output, fault=None, log=None, asynchronous=False, **options):
-        """Runs to the end and returns the status and the output."""
-        options = {"data": cls.data, "model": "mlp", "epochs": 3, "batch_size": 10, "device": "cpu",
-                   "num_threads": 1, "progress": "none", "scheduler": "none", "output_dir": output,
-                   "save_every_updates": 2, "eval_batch_size": 20,
-                   "callbacks": f"save-best-model:path={output}/best.pt,"
-                                "load_saved_checkpoint=false", **options}
-        command = [PROGRAM] + [word for name, value in options.items()
-                               for word in (f"--{name}", str(value))]
-        if asynchronous:
-            command += ["--states.asynchronous", "true"]
-        environment = dict(os.environ)
-        if fault:
-            environment.update(LD_PRELOAD=LIBRARY, LINKBOY_FAULT=fault, LINKBOY_FAULT_LOG=str(log))
-        done = subprocess.run(command, cwd=cls.root, capture_output=True, text=True, timeout=120,
-                              env=environment)
-        if fault is None and done.returncode != 0:
-            raise AssertionError(done.stdout + done.stderr)
-        return done.returncode, done.stdout, done.stderr
+    def run_in(cls, output, fault=None, log=None, **options):
+        """Runs to the end. A run without a fault must succeed."""
+        command = [PROGRAM, *programs.arguments_of({
+            "data": cls.data, "model": "mlp", "epochs": 3, "batch_size": 10, "device": "cpu", "num_threads": 1,
+            "progress": "none", "scheduler": "none", "output_dir": output, "save_every_updates": 2,
+            "eval_batch_size": 20, "callbacks": f"save-best-model:path={output}/best.pt,load_saved_checkpoint=false",
+            **options})]
+        preloaded = {"LD_PRELOAD": LIBRARY, "LINKBOY_FAULT": fault, "LINKBOY_FAULT_LOG": log} if fault else {}
+        return programs.run(command, cwd=cls.root, check=not fault, env={**os.environ, **preloaded})
 
     def disturb(self, call, number, error, asynchronous):
         """Returns whether the run made such a call."""
-        output = self.root / "output"
-        log = self.root / "log"
-        final = self.root / "final.pt"
+        output, log, final = (self.root / name for name in ("output", "log", "final.pt"))
         shutil.rmtree(output, ignore_errors=True)
         log.unlink(missing_ok=True)
         final.unlink(missing_ok=True)
         shutil.copytree(self.start, output)
-        status, printed, told = self.run_in(output, f"{call}:{number}:{error}:{self.root}", log,
-                                            asynchronous, resume_from=output / "states", checkpoint=final)
+        done = self.run_in(output, f"{call}:{number}:{error}:{self.root}", log, resume_from=output / "states",
+                           checkpoint=final, states__asynchronous="true" if asynchronous else None)
         if not log.exists():
             return False
-        said = printed + told
-        self.assertIn(status, (0, 1), said)
-        if status == 1:
-            self.assertTrue(told.startswith("fashion_mnist: error: "), said)
+        self.assertIn(done.status, (0, 1), done)
+        if done.status == 1:
+            self.assertTrue(done.error.startswith("fashion_mnist: error: "), done)
         elif call not in INEXACT:
-            self.assertEqual(final.read_bytes(), self.expected, said)
+            self.assertEqual(final.read_bytes(), self.expected, done)
         if (call, error) in LOUD:
-            self.assertTrue(status == 1 or "ERROR: " in printed or "WARNING: " in printed, said)
+            self.assertTrue(done.status == 1 or "ERROR: " in done.output or "WARNING: " in done.output, done)
         if error in HARMLESS:
-            self.assertEqual((status, told, "ERROR" in printed), (0, "", False), said)
+            self.assertEqual((done.status, done.error, "ERROR" in done.output), (0, "", False), done)
         for file, content in self.others.items():
-            self.assertEqual((output / file).read_bytes(), content, said)
+            self.assertEqual((output / file).read_bytes(), content, done)
         # The newest state existed before this run or is complete.
-        _, printed, _ = self.run_in(output, resume_from=output / "states", checkpoint=final)
-        self.assertIn("Resumed training state from", printed)
-        self.assertNotIn("a damaged training state is skipped", printed)
+        resumed = self.run_in(output, resume_from=output / "states", checkpoint=final).output
+        self.assertIn("Resumed training state from", resumed)
+        self.assertNotIn("a damaged training state is skipped", resumed)
         if call not in INEXACT:
-            self.assertEqual(final.read_bytes(), self.expected, said)
+            self.assertEqual(final.read_bytes(), self.expected, done)
         return True
 
     def try_all(self, call):
@@ -145,8 +114,7 @@ class FaultTest(unittest.TestCase):
             for number in range(1, 2000) if ALL else sample:
                 has_failed = True
                 with self.subTest(call=call, number=number, error=error):
-                    has_failed = self.disturb(call, number, error,
-                                              number % 2 == 0 or call in THREADS)
+                    has_failed = self.disturb(call, number, error, number % 2 == 0 or call in THREADS)
                     if number in sample:
                         self.assertTrue(has_failed, f"a run makes no {number} calls of {call}")
                 if not has_failed:
@@ -154,11 +122,9 @@ class FaultTest(unittest.TestCase):
 
 
 for fault in FAULTS:
-    setattr(FaultTest, f"test_survives_a_failed_{fault}",
-            lambda self, call=fault: self.try_all(call))
+    setattr(FaultTest, f"test_survives_a_failed_{fault}", lambda self, call=fault: self.try_all(call))
 
 
 if __name__ == "__main__":
-    PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
-    LIBRARY = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    PROGRAM, LIBRARY = programs.path_argument(), programs.path_argument()
     unittest_main.main()

@@ -36,8 +36,7 @@ def write(target, name, data):
 
 def storage(kind="FloatStorage", key="1"):
     """Returns a pickle that leaves a storage on the stack."""
-    return (b"(" + text("storage") + b"ctorch\n" + kind.encode() + b"\n" + text(key) + text("cpu")
-            + b"K\x0ctQ")
+    return (b"(" + text("storage") + b"ctorch\n" + kind.encode() + b"\n" + text(key) + text("cpu") + b"K\x0ctQ")
 
 
 def text(value):
@@ -94,10 +93,8 @@ def hostile_pickles():
     yield "huge_memo", b"\x80\x02Nr\xff\xff\xff\xffj\xff\xff\xff\xff\x86."
     yield "unknown_memo", b"\x80\x02j\xfe\xff\xff\xff."
     yield "wide_integer", b"\x80\x02\x8a\xff" + b"\x01" * 255 + b"."
-    yield "colliding_keys", (
-        b"\x80\x02}(" + b"".join(number(key) + b"N" for key in colliding_keys(100)) + b"u.")
-    yield "colliding_names", (
-        b"\x80\x02}(" + b"".join(text(name) + b"N" for name in colliding_names(50)) + b"u.")
+    yield "colliding_keys", (b"\x80\x02}(" + b"".join(number(key) + b"N" for key in colliding_keys(100)) + b"u.")
+    yield "colliding_names", (b"\x80\x02}(" + b"".join(text(name) + b"N" for name in colliding_names(50)) + b"u.")
     yield "memo_of_one_bucket", b"\x80\x02}" + b"".join(
         b"r" + struct.pack("<I", i * 1109) for i in range(1100)) + b"h\x00b" * 100 + b"."
     yield "mixed_keys", (b"\x80\x02}(K\x01NX\x01\x00\x00\x00aNG" + struct.pack(">d", float("nan"))
@@ -154,8 +151,7 @@ def central(name, crc, size, offset, extra=b"", packed=None, method=0):
 
 
 def end(count, size, offset, comment=b""):
-    return struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, count, count, size, offset,
-                       len(comment)) + comment
+    return struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, count, count, size, offset, len(comment)) + comment
 
 
 def end64(count, size, offset, at):
@@ -168,8 +164,7 @@ def archive(records, crc=None, zip64=None, edit=None):
     body, directory = b"", b""
     for name, data in records:
         name = b"f/" + name
-        fields = dict(name=name, crc=zlib.crc32(data) if crc is None else crc, size=len(data),
-                      offset=len(body))
+        fields = dict(name=name, crc=zlib.crc32(data) if crc is None else crc, size=len(data), offset=len(body))
         body += local(name, data)
         if edit:
             fields = edit(fields)
@@ -188,8 +183,7 @@ def make_checkpoints():
     huge = (1 << 64) - 1
 
     def change(name=None, **new):
-        return lambda fields: ({**fields, **new} if name is None or fields["name"].endswith(name)
-                               else fields)
+        return lambda fields: ({**fields, **new} if name is None or fields["name"].endswith(name) else fields)
 
     def extra64(*values):
         data = b"".join(struct.pack("<Q", value) for value in values)
@@ -212,8 +206,7 @@ def make_checkpoints():
         "zip64_extra": archive(plain, edit=change(
             b"data/0", size=0xFFFFFFFF, offset=0xFFFFFFFF,
             extra=extra64(huge, huge, huge - 20))),
-        "zip64_extra_short": archive(plain, edit=change(
-            b"data/0", size=0xFFFFFFFF, extra=b"\x01\x00\x04\x00abcd")),
+        "zip64_extra_short": archive(plain, edit=change(b"data/0", size=0xFFFFFFFF, extra=b"\x01\x00\x04\x00abcd")),
         "extra_unended": archive(plain, edit=change(b"data/0", extra=b"\x01\x00\xff\xff")),
         "two_of_one_name": archive([*plain, plain[2]]),
         "deflated_method": archive(plain, edit=change(b"data/0", method=8)),
@@ -275,8 +268,7 @@ def entry(dtype, shape, begin, stop):
 
 
 def make_safetensors():
-    two = {"__metadata__": {"format": "pt"}, "a": entry("F32", [2, 2], 0, 16),
-           "b": entry("BOOL", [3], 16, 19)}
+    two = {"__metadata__": {"format": "pt"}, "a": entry("F32", [2, 2], 0, 16), "b": entry("BOOL", [3], 16, 19)}
     nested = b'{"a":' * 1000 + b"1" + b"}" * 1000
     for name, data in {
         "plain": safetensors(two, bytes(16) + b"\x00\x01\x01"),
@@ -284,24 +276,20 @@ def make_safetensors():
         "empty": safetensors({}),
         "all_dtypes": safetensors({str(i): entry(dtype, [1], 16 * i, 16 * i + size) for i, (
             dtype, size) in enumerate([("U64", 8), ("C64", 8)])}, bytes(24)),
-        "unaligned": safetensors({"a": entry("U8", [1], 0, 1), "b": entry("F64", [1], 1, 9)},
-                                 bytes(9)),
+        "unaligned": safetensors({"a": entry("U8", [1], 0, 1), "b": entry("F64", [1], 1, 9)}, bytes(9)),
         "scalar": safetensors({"a": entry("F16", [], 0, 2)}, bytes(2)),
         "no_elements": safetensors({"a": entry("F32", [0, 1 << 40], 0, 0)}),
         "overflow": safetensors({"a": entry("F32", [1 << 32, 1 << 32], 0, 0)}),
         "overflow_empty": safetensors({"a": entry("F32", [0, 1 << 32, 1 << 32], 0, 0)}),
-        "overlap": safetensors({"a": entry("F32", [1], 0, 4), "b": entry("F32", [1], 2, 6)},
-                               bytes(6)),
-        "gap": safetensors({"a": entry("F32", [1], 0, 4), "b": entry("F32", [1], 6, 10)},
-                           bytes(10)),
+        "overlap": safetensors({"a": entry("F32", [1], 0, 4), "b": entry("F32", [1], 2, 6)}, bytes(6)),
+        "gap": safetensors({"a": entry("F32", [1], 0, 4), "b": entry("F32", [1], 6, 10)}, bytes(10)),
         "outside": safetensors({"a": entry("F32", [1 << 20], 0, 1 << 22)}, bytes(8)),
         "backwards": safetensors({"a": entry("F32", [1], 4, 0)}, bytes(4)),
         "trailing": safetensors({"a": entry("F32", [1], 0, 4)}, bytes(5)),
         "huge_header": safetensors(b"{}", size=(1 << 64) - 1),
         "long_header": safetensors(b"{}", size=3),
         "huge_number": safetensors(b'{"a":{"dtype":"F32","shape":[1e999],"data_offsets":[0,4]}}'),
-        "huge_integer": safetensors(
-            b'{"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4]}}'),
+        "huge_integer": safetensors(b'{"a":{"dtype":"F32","shape":[18446744073709551615],"data_offsets":[0,4]}}'),
         "negative": safetensors(b'{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}'),
         "nested": safetensors(nested),
         "nested_shape": safetensors(b'{"a":{"shape":' + b"[" * 1500),

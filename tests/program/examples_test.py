@@ -11,12 +11,12 @@ import os
 import pathlib
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import programs  # noqa: E402
 import unittest_main  # noqa: E402
 
 BUILT_EXAMPLES = None
@@ -45,6 +45,12 @@ def runnable(command):
     return command
 
 
+def run(command, folder):
+    """Runs a command of a page; returns its result and the lines of its output."""
+    done = programs.run(["bash", "-c", runnable(command)], cwd=folder, env=os.environ | ENVIRONMENT)
+    return done, [line.removeprefix("rank 0: ") for line in done.output.splitlines()]  # added by launch
+
+
 class Row:
     """A program, and the expected last line of its command."""
 
@@ -57,16 +63,6 @@ class Row:
     def program(self):
         """Returns the last program of the command."""
         return re.findall(re.escape(BUILT) + r"(\S+)", self.command)[-1]
-
-    def run(self, folder):
-        return subprocess.run(
-            ["bash", "-c", runnable(self.command)],
-            cwd=folder,
-            env=os.environ | ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
 
 
 def read_table():
@@ -93,21 +89,14 @@ def lines_agree(expected, found):
     return bool(match) and all(map(numbers_agree, NUMBER.findall(expected), match.groups()))
 
 
-def last_line(output):
-    lines = output.splitlines()
-    return lines[-1].removeprefix("rank 0: ") if lines else ""  # added by launch
-
-
 class ExamplesTest(unittest.TestCase):
     def test_every_command_ends_with_the_expected_line(self):
         for row in read_table():
             with self.subTest(command=row.command), tempfile.TemporaryDirectory() as folder:
-                done = row.run(folder)
-                everything = done.stdout + done.stderr
-                self.assertEqual(done.returncode, 0, everything)
-                errors = [line for line in done.stderr.splitlines() if not PROGRESS.match(line)]
-                self.assertEqual(errors, [])
-                found = last_line(done.stdout)
+                done, lines = run(row.command, folder)
+                self.assertEqual(done.status, 0, done)
+                self.assertEqual([line for line in done.error.splitlines() if not PROGRESS.match(line)], [])
+                found = lines[-1] if lines else ""
                 self.assertTrue(lines_agree(row.last_line, found), f"{row.last_line} != {found}")
 
     def test_the_table_lists_every_program(self):
@@ -148,7 +137,5 @@ class LinesAgreeTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    BUILT_EXAMPLES = pathlib.Path(sys.argv.pop(1)).resolve()
+    BUILT_EXAMPLES = programs.path_argument()
     unittest_main.main()

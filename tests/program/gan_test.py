@@ -7,12 +7,10 @@ Needs only Python's standard library.
 
 import os
 import pathlib
-import subprocess
 import sys
-import tempfile
-import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import programs  # noqa: E402
 import unittest_main  # noqa: E402
 
 GAN = None
@@ -20,8 +18,7 @@ CHECKPOINT_TOOL = None
 
 
 def run(*command):
-    return subprocess.run([str(part) for part in command], check=True, capture_output=True, text=True,
-                          env=os.environ | {"OMP_NUM_THREADS": "1"}).stdout
+    return programs.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}).output
 
 
 def train(states, updates):
@@ -33,24 +30,19 @@ def newest(states):
     return sorted(states.glob("*/training_state.pt"))[-1]
 
 
-class GanTest(unittest.TestCase):
+class GanTest(programs.ProgramTest):
     def test_a_resumed_run_equals_the_uninterrupted_one(self):
-        with tempfile.TemporaryDirectory() as folder:
-            whole, parts = pathlib.Path(folder, "whole"), pathlib.Path(folder, "parts")
-            last_line = train(whole, 40).splitlines()[-1]
-            train(parts, 20)  # mid-epoch
-            resumed = train(parts, 40)
-            self.assertIn("Resumed training state", resumed)
-            self.assertEqual(resumed.splitlines()[-1], last_line)
-            listed = run(CHECKPOINT_TOOL, "--list", newest(whole))
-            self.assertIn("discriminator", listed)
-            for key in ("model_state_dict", "optimizer_state_dict",
-                        "registered_optimizers_state_dict"):
-                run(CHECKPOINT_TOOL, "--diff", newest(whole), "--with", newest(parts), "--key", key)
+        whole, parts = self.path / "whole", self.path / "parts"
+        last_line = train(whole, 40).splitlines()[-1]
+        train(parts, 20)  # mid-epoch
+        resumed = train(parts, 40)
+        self.assertIn("Resumed training state", resumed)
+        self.assertEqual(resumed.splitlines()[-1], last_line)
+        self.assertIn("discriminator", run(CHECKPOINT_TOOL, "--list", newest(whole)))
+        for key in "model_state_dict", "optimizer_state_dict", "registered_optimizers_state_dict":
+            run(CHECKPOINT_TOOL, "--diff", newest(whole), "--with", newest(parts), "--key", key)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:
-        sys.exit(__doc__)
-    GAN, CHECKPOINT_TOOL = (pathlib.Path(sys.argv.pop(1)).resolve() for _ in range(2))
+    GAN, CHECKPOINT_TOOL = programs.path_argument(), programs.path_argument()
     unittest_main.main()

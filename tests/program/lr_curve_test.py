@@ -4,13 +4,11 @@
 """
 
 import pathlib
-import subprocess
 import sys
-import tempfile
-import unittest
 import xml.etree.ElementTree as ElementTree
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import programs  # noqa: E402
 import unittest_main  # noqa: E402
 
 PROGRAM = None
@@ -20,42 +18,36 @@ REQUIRED = {"multi-step": "milestones=200,700", "exponential": "gamma=0.99"}
 
 
 def run(*arguments):
-    return subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=60)
+    return programs.run([PROGRAM, *arguments])
 
 
-class LrCurveTest(unittest.TestCase):
+class LrCurveTest(programs.ProgramTest):
     def test_output_that_cannot_be_written_is_an_error(self):
         for arguments in ([], ["--help"]):
-            with self.subTest(arguments=arguments), open("/dev/full", "w") as full:
-                done = subprocess.run(
-                    [PROGRAM, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
-                )
-                self.assertEqual(done.returncode, 1)
-                self.assertIn("cannot write to standard output", done.stderr)
+            with self.subTest(arguments=arguments):
+                done = programs.run_on_full_disk([PROGRAM, *arguments], "stdout")
+                self.assertEqual(done.status, 1)
+                self.assertIn("cannot write to standard output", done.error)
 
     def test_draws_every_scheduler(self):
         for name in SCHEDULERS:
-            with self.subTest(name=name), tempfile.TemporaryDirectory() as folder:
-                svg = pathlib.Path(folder) / "curve.svg"
-                arguments = ["--scheduler", name, "--svg", str(svg)]
-                if name in REQUIRED:
-                    arguments += ["--scheduler-option", REQUIRED[name]]
-                done = run(*arguments)
-                self.assertEqual((done.returncode, done.stderr), (0, ""))
-                self.assertRegex(done.stdout.splitlines()[-1], r"^lr: first .*, last ")
+            with self.subTest(name=name):
+                svg = self.path / f"{name}.svg"
+                done = run(*programs.arguments_of(
+                    {"scheduler": name, "svg": svg, "scheduler-option": REQUIRED.get(name)}))
+                self.assertEqual((done.status, done.error), (0, ""))
+                self.assertRegex(done.output.splitlines()[-1], r"^lr: first .*, last ")
                 root = ElementTree.parse(svg).getroot()
                 lines = root.findall(".//{http://www.w3.org/2000/svg}polyline")
                 self.assertEqual(len(lines), 2 if name in ("one-cycle", "cyclic") else 1)
                 self.assertEqual(len(lines[0].get("points").split()), 1000)
 
     def test_the_chart_falls_with_the_schedule(self):
-        done = run("--scheduler", "linear", "--scheduler-option", "start_factor=1",
-                   "--scheduler-option", "end_factor=0",
-                   "--scheduler-option", "num_updates=3", "--width", "4", "--height", "4",
-                   "--epochs", "1", "--updates-per-epoch", "4", "--lr", "1")
-        self.assertEqual(done.stdout.splitlines()[1:5],
-                         ["         1 |*", "           | *", "           |  *",
-                          "         0 |   *"], done.stdout)
+        done = run(*programs.arguments_of({
+            "scheduler": "linear", "scheduler-option": ["start_factor=1", "end_factor=0", "num_updates=3"],
+            "width": 4, "height": 4, "epochs": 1, "updates-per-epoch": 4, "lr": 1}))
+        self.assertEqual(done.output.splitlines()[1:5],
+                         ["         1 |*", "           | *", "           |  *", "         0 |   *"], done.output)
 
     def test_invalid_arguments_are_wrong_usage(self):
         for arguments, message in (
@@ -71,15 +63,15 @@ class LrCurveTest(unittest.TestCase):
         ):
             with self.subTest(arguments=arguments):
                 done = run(*arguments)
-                self.assertEqual(done.returncode, 2)
-                self.assertIn(message, done.stderr)
+                self.assertEqual(done.status, 2)
+                self.assertIn(message, done.error)
 
     def test_an_unwritable_image_is_an_error(self):
         done = run("--svg", "/nowhere/curve.svg")
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("cannot write", done.stderr)
+        self.assertEqual(done.status, 1)
+        self.assertIn("cannot write", done.error)
 
 
 if __name__ == "__main__":
-    PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    PROGRAM = programs.path_argument()
     unittest_main.main()

@@ -6,6 +6,7 @@ terminal, and in a file.
 Needs only Python's standard library; the images are artificial.
 """
 
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -14,14 +15,12 @@ import re
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
-import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import programs  # noqa: E402
 import unittest_main  # noqa: E402
-
-from fashion_mnist_test import write_data
+from fashion_mnist_data import write_data  # noqa: E402
 
 PROGRAM = None
 
@@ -33,7 +32,6 @@ class Screen:
         self.columns = columns
         self.lines = [""]
         self.column = 0
-        self.widest = 0
         self.overlong = []
 
     def feed(self, text):
@@ -53,40 +51,28 @@ class Screen:
                     self.overlong.append(self.lines[-1])
 
 
-class ProgressBarTest(unittest.TestCase):
+class ProgressBarTest(programs.ProgramTest):
     @classmethod
     def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.data = pathlib.Path(cls.folder.name)
+        cls.data = programs.temporary_folder(cls.addClassCleanup)
         write_data(cls.data)
-
-    @classmethod
-    def tearDownClass(cls):
-        cls.folder.cleanup()
 
     def arguments(self, *more):
         return [PROGRAM, "--data", self.data, "--model", "mlp", "--epochs", "2", "--batch-size",
-                "10", "--output_dir", self.data / "output", *more]
+                "10", "--output_dir", self.path / "output", *more]
 
     def in_terminal(self, columns, *more, **environment):
         """Returns the bytes that the program sends to a terminal: its output and its errors."""
-        variables = {**os.environ, "TERM": "xterm", **environment}
-        if environment.get("NO_COLOR") is None:
-            variables.pop("NO_COLOR", None)
+        outer = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
         main, other = pty.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         process = subprocess.Popen(self.arguments(*more), stdout=other, stderr=other,
-                                   stdin=subprocess.DEVNULL, env=variables)
+                                   stdin=subprocess.DEVNULL, env={**outer, "TERM": "xterm", **environment})
         os.close(other)
         output = b""
-        while True:
-            try:
-                block = os.read(main, 65536)
-            except OSError:  # the other end is closed
-                break
-            if not block:
-                break
-            output += block
+        with contextlib.suppress(OSError):  # the program has closed the other end
+            while block := os.read(main, 65536):
+                output += block
         os.close(main)
         self.assertEqual(process.wait(), 0, output.decode())
         return output.decode().replace("\r\n", "\n")
@@ -99,9 +85,7 @@ class ProgressBarTest(unittest.TestCase):
     def test_no_line_of_the_bar_is_wider_than_the_terminal(self):
         for columns in (40, 80, 200):
             with self.subTest(columns=columns):
-                screen = self.screen_of(columns)
-                bars = [line for line in screen.overlong if "%" in line]
-                self.assertEqual(bars, [])
+                self.assertEqual([line for line in self.screen_of(columns).overlong if "%" in line], [])
 
     def test_each_width_shows_the_parts_that_fit(self):
         for columns, parts in (
@@ -110,10 +94,9 @@ class ProgressBarTest(unittest.TestCase):
             (200, ["#" * 40, "70/70", "samples/s", "loss", "lr "]),
         ):
             with self.subTest(columns=columns):
-                ends = [line for line in self.screen_of(columns).lines if "epoch 1 100%" in line]
-                self.assertEqual(len(ends), 1)
+                (end,) = [line for line in self.screen_of(columns).lines if "epoch 1 100%" in line]
                 for part in parts:
-                    self.assertIn(part, ends[0])
+                    self.assertIn(part, end)
 
     def test_bar_and_printed_lines_do_not_garble_each_other(self):
         # Every line is complete: a bar, or a printed line.
@@ -145,9 +128,9 @@ class ProgressBarTest(unittest.TestCase):
         self.assertIn("epoch 2 100% 70/70 [", output)
 
     def test_a_file_gets_plain_lines(self):
-        path = self.data / "log"
+        path = self.path / "log"
         with open(path, "wb") as log:
-            subprocess.run(self.arguments(), stdout=log, stderr=log, check=True)
+            programs.run(self.arguments(), stdout=log, stderr=log, check=True)
         text = path.read_text()
         self.assertNotIn("\x1b", text)
         self.assertNotIn("\r", text)
@@ -155,10 +138,9 @@ class ProgressBarTest(unittest.TestCase):
         self.assertEqual(len(re.findall(r"^epoch 1 +\d+%", text, re.MULTILINE)), 1)
 
     def test_a_stop_leaves_the_cursor_on_a_new_line(self):
-        screen = self.screen_of(80, "--max-updates", "75")
-        self.assertEqual(screen.lines[-1], "")
+        self.assertEqual(self.screen_of(80, "--max-updates", "75").lines[-1], "")
 
 
 if __name__ == "__main__":
-    PROGRAM = sys.argv.pop(1)
+    PROGRAM = programs.path_argument()
     unittest_main.main()

@@ -6,13 +6,15 @@ Runs twice, with 1 and with 4 workers, and once with each other build that is gi
 builds with shared libraries and without optimisation. Needs only Python's standard library.
 """
 
-import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 
-from fashion_mnist_test import write_data
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import programs  # noqa: E402
+from fashion_mnist_data import write_data  # noqa: E402
+from fashion_mnist_test import read_json_lines, without_speed  # noqa: E402
 
 # Augmentation draws random numbers in the workers; the CNN uses the kernels of a real network.
 OPTIONS = [
@@ -26,24 +28,21 @@ def run(program, data, workers):
     with tempfile.TemporaryDirectory() as folder:
         files = [f"--checkpoint={folder}/end.pt", f"--report={folder}/report.jsonl"]
         command = [program, f"--data={data}", f"--workers={workers}", *files, *OPTIONS]
-        subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL)
-        lines = (pathlib.Path(folder) / "report.jsonl").read_text().splitlines()
-        report = [json.loads(line) for line in lines]
-        for event in report:
-            event.pop("samples_per_second", None)
-        return (pathlib.Path(folder) / "end.pt").read_bytes(), report
+        programs.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL, stderr=None, timeout=None)
+        path = pathlib.Path(folder)
+        return (path / "end.pt").read_bytes(), without_speed(read_json_lines(path / "report.jsonl"))
 
 
 def main():
-    programs = [str(pathlib.Path(name).resolve()) for name in sys.argv[1:]]
+    builds = [str(pathlib.Path(name).resolve()) for name in sys.argv[1:]]
     with tempfile.TemporaryDirectory() as folder:
         data = pathlib.Path(folder)
         write_data(data)
-        checkpoint, report = run(programs[0], data, workers=0)
+        checkpoint, report = run(builds[0], data, workers=0)
         updates = [event for event in report if event["event"] == "update"]
         assert len(updates) == 12 and updates[0]["loss"] != updates[-1]["loss"], report
-        others = [(programs[0], 0), (programs[0], 1), (programs[0], 4)]
-        for program, workers in others + [(program, 1) for program in programs[1:]]:
+        others = [(builds[0], 0), (builds[0], 1), (builds[0], 4)]
+        for program, workers in others + [(program, 1) for program in builds[1:]]:
             other_checkpoint, other_report = run(program, data, workers)
             name = f"{program} with {workers} workers"
             for line, other_line in zip(report, other_report, strict=True):

@@ -8,15 +8,14 @@ order in one temporary folder. A command must end with status 0. Its errors are 
 """
 
 import dataclasses
-import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
 import examples_test  # noqa: E402
+import programs  # noqa: E402
 import unittest_main  # noqa: E402
 
 PAGES = sorted((examples_test.REPOSITORY / "docs/tutorials").glob("*.md"))
@@ -48,12 +47,6 @@ def outputs_agree(expected, found):
     return bool(found) and examples_test.lines_agree(expected[0], found[0]) and outputs_agree(expected[1:], found[1:])
 
 
-def run(step, folder):
-    done = subprocess.run(["bash", "-c", examples_test.runnable(step.command)], cwd=folder, capture_output=True,
-                          text=True, timeout=120, env=os.environ | examples_test.ENVIRONMENT)
-    return done, [line.removeprefix("rank 0: ") for line in done.stdout.splitlines()]
-
-
 class TutorialsTest(unittest.TestCase):
     def test_every_command_prints_what_its_page_shows(self):
         self.assertTrue(PAGES)
@@ -62,9 +55,9 @@ class TutorialsTest(unittest.TestCase):
             self.assertTrue(steps, f"{page} has no command that a reader could try")
             with tempfile.TemporaryDirectory() as folder:
                 for step in steps:
-                    done, found = run(step, folder)
-                    told = f"{page.name}: {step.command}\n{done.stdout}{done.stderr}"
-                    self.assertEqual(done.returncode, 0, told)
+                    done, found = examples_test.run(step.command, folder)
+                    told = f"{page.name}: {step.command}\n{done.output}{done.error}"
+                    self.assertEqual(done.status, 0, told)
                     self.assertTrue(outputs_agree(step.output, found), told)
 
     def test_every_program_is_on_a_page(self):
@@ -94,12 +87,10 @@ class StepsTest(unittest.TestCase):
                 self.assertEqual(outputs_agree(expected, found), agree)
 
     def test_the_standard_output_of_a_command_is_captured(self):
-        done, found = run(Step("echo a; echo b >&2; exit 3", []), "/")
-        self.assertEqual((done.returncode, found), (3, ["a"]))
+        done, found = examples_test.run("echo a; echo b >&2; exit 3", "/")
+        self.assertEqual((done.status, found), (3, ["a"]))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    examples_test.BUILT_EXAMPLES = pathlib.Path(sys.argv.pop(1)).resolve()
+    examples_test.BUILT_EXAMPLES = programs.path_argument()
     unittest_main.main()

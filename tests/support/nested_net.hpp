@@ -58,6 +58,12 @@ TORCH_MODULE(NestedNet);
 
 using Names = std::set<std::string>;
 
+inline Names together(const std::vector<Names>& all) {
+  Names result;
+  for (const Names& names : all) result.insert(names.begin(), names.end());
+  return result;
+}
+
 inline Names frozen_names(const torch::nn::Module& model) {
   Names names;
   for (const auto& item : model.named_parameters()) {

@@ -4,47 +4,19 @@
 #include <torch/torch.h>
 
 #include "linkboy/data/stream.hpp"
-#include "linkboy/engine.hpp"
 #include "support/expect_error.hpp"
-#include "support/toy.hpp"
+#include "toy_engine.hpp"
 
 namespace linkboy::testing::engine_resume_test {
 namespace {
 
-constexpr int64_t kNumSamples = 16;
-
-struct Loop {
+/// An Engine whose loader gives 16 samples, or batches of its own.
+struct Loop : ToyEngine {
   explicit Loop(std::shared_ptr<DataLoader> loader, EngineOptions options = {})
-      : parts(initialize(model, toy_sgd(model), torch::nn::CrossEntropyLoss(), std::move(loader),
-                         nullptr, nullptr, on_test_device(std::move(options)))) {}
-
-  static EngineOptions on_test_device(EngineOptions options) {
-    options.accelerator.device = test_device();
-    return options;
-  }
-
-  /// @return The number of batches that it has trained on.
-  int64_t train(int64_t num_batches = kNumSamples, int64_t first_batch = 0) {
-    Engine& engine = parts.engine;
-    engine.train();
-    int64_t count = 0;
-    for (const Batch& batch : parts.train_loader->batches(1, first_batch)) {
-      engine.zero_grad();
-      engine.backward(engine.criterion(engine(batch), batch.target()));
-      engine.step();
-      if (++count == num_batches) break;
-    }
-    return count;
-  }
-
-  torch::nn::Sequential model = toy_model();
-  InitializedEngine parts;
+      : ToyEngine(std::move(options), {}, std::move(loader)) {}
+  explicit Loop(int64_t batch_size, EngineOptions options = {})
+      : Loop(shuffled_toy_loader(16, batch_size), std::move(options)) {}
 };
-
-std::shared_ptr<DataLoader> toy_loader(int64_t batch_size) {
-  return make_data_loader(toy_data(kNumSamples),
-                          {.batch_size = batch_size, .shuffle = true, .seed = 7});
-}
 
 TEST(EngineResumeTest, AnEpochShorterThanTheSizeOfTheLoaderIsAnError) {
   const auto loader = make_data_loader(
@@ -54,58 +26,54 @@ TEST(EngineResumeTest, AnEpochShorterThanTheSizeOfTheLoaderIsAnError) {
       },
       {.batches_per_epoch = 3}, {.batch_size = 4});
   Loop loop(loader);
-  EXPECT_ERROR(loop.train(), "the training loader ended after 2 batches, but its size() is 3");
+  EXPECT_ERROR(loop.train_epoch(1),
+               "the training loader ended after 2 batches, but its size() is 3");
 }
 
 TEST(EngineResumeTest, AStateResumesWithOtherBatchSizesAfterItsLastSample) {
-  Loop saved(toy_loader(2));
-  saved.train(4);
-  const StateDict state = saved.parts.engine.state_dict();
+  Loop saved(2);
+  saved.train_epoch(1, 0, /*end=*/4);
+  const StateDict state = saved.engine.state_dict();
 
-  Loop larger(toy_loader(4));
-  larger.parts.engine.load_state_dict(state);
-  EXPECT_EQ(larger.parts.engine.micro_step(), 2);
-  EXPECT_EQ(larger.train(kNumSamples, larger.parts.engine.micro_step()), 2);
-  EXPECT_EQ(larger.parts.engine.num_epochs(), 1);
+  Loop larger(4);
+  larger.engine.load_state_dict(state);
+  EXPECT_EQ(larger.engine.micro_step(), 2);
+  EXPECT_EQ(larger.train_epoch(1, larger.engine.micro_step()), 2);
+  EXPECT_EQ(larger.engine.num_epochs(), 1);
 
-  Loop unreachable(toy_loader(3));
-  EXPECT_ERROR(unreachable.parts.engine.load_state_dict(state),
+  Loop unreachable(3);
+  EXPECT_ERROR(unreachable.engine.load_state_dict(state),
                "was saved in mid-epoch, after 8 samples, but batches of 3");
-  Loop window(toy_loader(2), {.gradient_accumulation_steps = 3});
-  EXPECT_ERROR(window.parts.engine.load_state_dict(state),
+  Loop window(2, {.gradient_accumulation_steps = 3});
+  EXPECT_ERROR(window.engine.load_state_dict(state),
                "where no accumulation window of 3 batches ends");
 }
 
-TEST(EngineResumeTest, ARefusedLoaderStateChangesNothing) {
-  Loop saved(toy_loader(2));
-  saved.train();
-  StateDict state = saved.parts.engine.state_dict();
-  StateDict own = state.get_dict("engine");
-  own.set("train_loader", StateDict{{"sead", 1}});
-  state.set("engine", own);
-  Loop other(toy_loader(2));
-  const auto before = other.model->parameters()[0].detach().clone();
-  const auto loader_before = other.parts.train_loader->state_dict().get_int("seed");
-  EXPECT_ERROR(other.parts.engine.load_state_dict(state), "seed");
-  EXPECT_TRUE(at::equal(before, other.model->parameters()[0]));
-  EXPECT_TRUE(other.parts.engine.optimizer().state().empty());
-  EXPECT_EQ(other.parts.train_loader->state_dict().get_int("seed"), loader_before);
-  EXPECT_EQ(other.parts.engine.num_updates(), 0);
-}
-
-TEST(EngineResumeTest, ARefusedAcceleratorStateChangesNothing) {
-  Loop saved(toy_loader(2));
-  saved.train();
-  StateDict state = saved.parts.engine.state_dict();
-  StateDict own = state.get_dict("engine");
-  own.set("accelerator", StateDict{{"sending_order", 1}});
-  state.set("engine", own);
-  Loop other(toy_loader(2));
-  const auto before = other.model->parameters()[0].detach().clone();
-  EXPECT_ERROR(other.parts.engine.load_state_dict(state), "sending_orders");
-  EXPECT_TRUE(at::equal(before, other.model->parameters()[0]));
-  EXPECT_TRUE(other.parts.engine.optimizer().state().empty());
-  EXPECT_EQ(other.parts.engine.num_updates(), 0);
+TEST(EngineResumeTest, ARefusedStateOfAPartChangesNothing) {
+  Loop saved(2);
+  saved.train_epoch(1);
+  struct Case {
+    const char* part;
+    StateDict state;
+    const char* message;
+  };
+  for (const auto& [part, part_state, message] :
+       {Case{"train_loader", {{"sead", 1}}, "seed"},
+        Case{"accelerator", {{"sending_order", 1}}, "sending_orders"}}) {
+    SCOPED_TRACE(part);
+    StateDict state = saved.engine.state_dict();
+    StateDict own = state.get_dict("engine");
+    own.set(part, part_state);
+    state.set("engine", own);
+    Loop other(2);
+    const auto before = copies_of(other.model->parameters());
+    const auto seed = other.parts.train_loader->state_dict().get_int("seed");
+    EXPECT_ERROR(other.engine.load_state_dict(state), message);
+    EXPECT_TRUE(bit_equal(before, other.model->parameters()));
+    EXPECT_TRUE(other.engine.optimizer().state().empty());
+    EXPECT_EQ(other.parts.train_loader->state_dict().get_int("seed"), seed);
+    EXPECT_EQ(other.engine.num_updates(), 0);
+  }
 }
 
 }  // namespace

@@ -8,61 +8,15 @@
 #include <limits>
 
 #include "linkboy/checkpoint/checkpoint.hpp"
-#include "linkboy/run/placeholders.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
 #include "linkboy/schedulers/step_scheduler.hpp"
 #include "linkboy/schedulers/timm_scheduler.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/toy.hpp"
+#include "toy_engine.hpp"
 
 namespace linkboy::testing::engine_test {
 namespace {
-
-constexpr int64_t kNumSamples = 22;  // 6 batches, the last of 2 samples: two accumulation windows
-
-std::shared_ptr<DataLoader> toy_loader() {
-  return make_data_loader(toy_data(kNumSamples), {.batch_size = 4, .shuffle = true, .seed = 7});
-}
-
-CreateSchedulerFn toy_schedule() {
-  return cosine({.num_updates = placeholders::num_epochs * placeholders::num_updates_per_epoch,
-                 .warmup_updates = 1});
-}
-
-struct ToyEngine {
-  explicit ToyEngine(EngineOptions options = {.num_epochs = 2},
-                     const CreateSchedulerFn& create_scheduler_fn = toy_schedule())
-      : parts(initialize(model, optimizer, torch::nn::CrossEntropyLoss(), toy_loader(), nullptr,
-                         create_scheduler_fn, with_test_device(std::move(options)))) {}
-
-  static EngineOptions with_test_device(EngineOptions options) {
-    options.accelerator.device = test_device();
-    return options;
-  }
-
-  /// @return Whether the micro-step ended an accumulation window.
-  bool run_micro_step(const Batch& batch) {
-    Engine& engine = parts.engine;
-    engine.zero_grad();
-    const at::Tensor output = engine(batch);
-    engine.backward(engine.criterion(output, batch.target()));
-    return engine.step();
-  }
-
-  void train_epoch(int64_t epoch, int64_t first_batch = 0) {
-    parts.engine.train();
-    for (const Batch& batch : parts.train_loader->batches(epoch, first_batch)) {
-      run_micro_step(batch);
-    }
-  }
-
-  torch::nn::Sequential model = toy_model();
-  std::shared_ptr<torch::optim::SGD> optimizer = toy_sgd(model);
-  InitializedEngine parts;
-  Engine& engine = parts.engine;
-};
 
 std::vector<at::Tensor> weights_of_trainer(Precision precision, int64_t accumulation) {
   const auto model = toy_model();
@@ -70,7 +24,7 @@ std::vector<at::Tensor> weights_of_trainer(Precision precision, int64_t accumula
   QuietTrainer trainer(
       model, torch::nn::CrossEntropyLoss(), optimizer,
       {.callbacks = {}, .accelerator = {.device = test_device(), .precision = precision}});
-  trainer.train({.train_dataset = toy_data(kNumSamples),
+  trainer.train({.train_dataset = toy_data(22),
                  .num_epochs = 2,
                  .per_device_batch_size = 4,
                  .gradient_accumulation_steps = accumulation,
@@ -113,7 +67,7 @@ TEST(EngineTest, ResolvesTheLengthsOfTheRun) {
 
 TEST(EngineTest, AlsoReturnsLoadersOfTheEvaluationData) {
   const auto model = toy_model();
-  auto parts = initialize(model, toy_sgd(model), torch::nn::CrossEntropyLoss(), toy_loader(),
+  auto parts = initialize(model, toy_sgd(model), torch::nn::CrossEntropyLoss(), six_batches(),
                           make_data_loader(toy_data(10), {.batch_size = 4}), {},
                           {.accelerator = {.device = test_device()}});
   EXPECT_EQ(parts.engine.run_config().num_eval_batches_per_epoch, 3);
@@ -125,7 +79,6 @@ TEST(EngineTest, AlsoReturnsLoadersOfTheEvaluationData) {
 
 TEST(EngineTest, ClearsGradientsOnlyAtTheStartOfAnAccumulationWindow) {
   ToyEngine toy({.num_epochs = 1, .gradient_accumulation_steps = 2});
-  toy.engine.train();
   const auto batches = toy.parts.train_loader->iterate(1);
   const at::Tensor weight = toy.model->parameters()[0];
   EXPECT_FALSE(toy.run_micro_step(*batches->next()));
@@ -138,8 +91,7 @@ TEST(EngineTest, ClearsGradientsOnlyAtTheStartOfAnAccumulationWindow) {
 
 TEST(EngineTest, AnAbandonedEpochDoesNotAffectTheNext) {
   ToyEngine toy({.num_epochs = 2, .gradient_accumulation_steps = 3});
-  toy.engine.train();
-  toy.run_micro_step(*toy.parts.train_loader->iterate(1)->next());
+  toy.run_micro_step(toy.first_batch());
   ToyEngine fresh({.num_epochs = 2, .gradient_accumulation_steps = 3});
   for (ToyEngine* each : {&toy, &fresh}) each->train_epoch(2);
   EXPECT_TRUE(bit_equal(toy.model->parameters(), fresh.model->parameters()));
@@ -148,15 +100,15 @@ TEST(EngineTest, AnAbandonedEpochDoesNotAffectTheNext) {
 TEST(EngineTest, SeveralLossesMakeOneMicroStep) {
   ToyEngine toy({.num_epochs = 1}, {});
   ToyEngine whole({.num_epochs = 1}, {});
-  for (ToyEngine* each : {&toy, &whole}) each->engine.train();
-  const Batch batch = *toy.parts.train_loader->iterate(1)->next();
+  toy.engine.train();
+  const Batch batch = toy.first_batch();
   const auto half_loss = [&] {
     return toy.engine.criterion(toy.engine(batch), batch.target()) * 0.5;
   };
   toy.engine.backward(half_loss());
   toy.engine.backward(half_loss());
   EXPECT_TRUE(toy.engine.step());
-  whole.run_micro_step(*whole.parts.train_loader->iterate(1)->next());
+  whole.run_micro_step(whole.first_batch());
   EXPECT_EQ(toy.engine.num_updates(), 1);
   EXPECT_EQ(toy.engine.micro_step(), 1);
   const auto [mine, expected] = std::pair(toy.model->parameters(), whole.model->parameters());
@@ -167,8 +119,7 @@ TEST(EngineTest, SkippedUpdatesDoNotMoveTheSchedule) {
   ToyEngine toy({.num_epochs = 2, .accelerator = {.precision = Precision::fp16}},
                 step_decay({.step_size = 1, .gamma = 0.5}));
   toy.engine.train();
-  const auto batches = toy.parts.train_loader->iterate(1);
-  const Batch batch = *batches->next();
+  const Batch batch = toy.first_batch();
   const auto before = copies_of(toy.model->parameters());
   toy.engine.zero_grad();
   toy.engine.backward(toy.engine(batch).sum() * std::numeric_limits<float>::infinity());
@@ -235,13 +186,11 @@ TEST(EngineTest, AResumedLoopMakesTheSameUpdatesAsAnUninterruptedOne) {
                               .gradient_accumulation_steps = 2,
                               .accelerator = {.precision = Precision::fp16}};
   ToyEngine whole(options);
-  for (int64_t epoch = 1; epoch <= 2; ++epoch) whole.train_epoch(epoch);
+  for (const int64_t epoch : {1, 2}) whole.train_epoch(epoch);
 
   ToyEngine first(options);
   first.train_epoch(1);
-  first.engine.train();
-  const auto batches = first.parts.train_loader->iterate(2);
-  for (int64_t i = 0; i < 2; ++i) first.run_micro_step(*batches->next());
+  first.train_epoch(2, 0, /*end=*/2);
   write_checkpoint(folder / "engine.pt", first.engine.state_dict());
 
   ToyEngine resumed(options);
@@ -267,8 +216,7 @@ TEST(EngineTest, ItsStateCanBeLoadedByTrainer) {
 
 TEST(EngineTest, RefusesAStateInTheMiddleOfAWindow) {
   ToyEngine toy({.num_epochs = 1, .gradient_accumulation_steps = 3});
-  toy.engine.train();
-  toy.run_micro_step(*toy.parts.train_loader->iterate(1)->next());
+  toy.run_micro_step(toy.first_batch());
   EXPECT_ERROR(toy.engine.state_dict(), "in the middle of an accumulation window");
 }
 
@@ -308,28 +256,19 @@ TEST(EngineTest, RefusesToCallAMissingCriterion) {
   EXPECT_ERROR(parts.engine.criterion(torch::ones({1}), torch::ones({1})), "no criterion");
 }
 
-template <class Make>
-void expect_option_error(const Make& make, const std::string& text) {
-  EXPECT_OPTION_ERROR(make(), text);
-}
-
 TEST(EngineTest, RefusesOptionsOutOfRange) {
-  const auto with = [](EngineOptions options) { return [=] { ToyEngine toy(options); }; };
-  expect_option_error(with({.num_epochs = 0}), "num_epochs is 0");
-  expect_option_error(with({.max_num_updates = 0}), "max_num_updates is 0");
-  expect_option_error(with({.num_epochs = 1, .gradient_accumulation_steps = 0}),
-                      "gradient_accumulation_steps is 0");
-  expect_option_error(with({.num_epochs = 1, .gradient_clip_value = -1.0}),
-                      "gradient_clip_value is -1");
-  expect_option_error(with({.num_epochs = 1, .gradient_clip_norm = 0.0}),
-                      "gradient_clip_norm is 0");
-  expect_option_error(with({}), "neither num_epochs nor max_num_updates is set");
+  const std::pair<EngineOptions, const char*> cases[] = {
+      {{.num_epochs = 0}, "num_epochs is 0"},
+      {{.max_num_updates = 0}, "max_num_updates is 0"},
+      {{.num_epochs = 1, .gradient_accumulation_steps = 0}, "gradient_accumulation_steps is 0"},
+      {{.num_epochs = 1, .gradient_clip_value = -1.0}, "gradient_clip_value is -1"},
+      {{.num_epochs = 1, .gradient_clip_norm = 0.0}, "gradient_clip_norm is 0"},
+      {{}, "neither num_epochs nor max_num_updates is set"}};
+  for (const auto& [options, message] : cases) EXPECT_OPTION_ERROR(ToyEngine{options}, message);
   const auto model = toy_model();
-  expect_option_error([&] { initialize(model, nullptr); }, "the optimizer is null");
-  expect_option_error(
-      [&] {
-        initialize(model, toy_sgd(model), {}, nullptr, nullptr, cosine({}), {.num_epochs = 1});
-      },
+  EXPECT_OPTION_ERROR(initialize(model, nullptr), "the optimizer is null");
+  EXPECT_OPTION_ERROR(
+      initialize(model, toy_sgd(model), {}, nullptr, nullptr, cosine({}), {.num_epochs = 1}),
       "num_epochs is set, but without a training loader");
 }
 

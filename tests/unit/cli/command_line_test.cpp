@@ -45,6 +45,15 @@ struct CliTest : ::testing::Test {
     return parse(arguments);
   }
 
+  void expect_error(const Arguments& arguments, const std::string& message) {
+    SCOPED_TRACE(::testing::PrintToString(arguments));
+    EXPECT_ERROR_AS(UsageError, parse(arguments), message);
+  }
+  void expect_config_error(const std::string& text, const std::string& message) {
+    SCOPED_TRACE(text);
+    EXPECT_ERROR_AS(UsageError, parse_config(text), message);
+  }
+
   TemporaryFolder folder;
   std::ostringstream out;
   int64_t epochs = 5;
@@ -59,8 +68,6 @@ struct CliTest : ::testing::Test {
   std::optional<std::filesystem::path> save;
   CommandLine command_line{"train", "Trains a model."};
 };
-
-#define EXPECT_USAGE_ERROR(statement, substring) EXPECT_ERROR_AS(UsageError, statement, substring)
 
 TEST_F(CliTest, KeepsTheDefaultsOfMissingOptions) {
   EXPECT_TRUE(parse({}));
@@ -91,41 +98,39 @@ TEST_F(CliTest, HelpShowsGroupsDefaultsAndChoices) {
 }
 
 TEST_F(CliTest, ErrorsSuggestTheClosestOptionOrListAll) {
-  EXPECT_USAGE_ERROR(parse({"--epoch", "3"}),
-                     "--epoch is not an option of train. Did you mean "
-                     "--epochs?");
-  EXPECT_USAGE_ERROR(parse({"--something", "3"}),
-                     "The options are: --help, --config, --print-config, --epochs");
-  EXPECT_USAGE_ERROR(parse({"3"}), "'3' is not an option");
-  EXPECT_USAGE_ERROR(parse({"-e"}), "'-e' is not an option");
-  EXPECT_USAGE_ERROR(parse({"--", "--epochs"}), "is not an option");
+  expect_error({"--epoch", "3"}, "--epoch is not an option of train. Did you mean --epochs?");
+  expect_error({"--something", "3"}, "The options are: --help, --config, --print-config, --epochs");
+  expect_error({"3"}, "'3' is not an option");
+  expect_error({"-e"}, "'-e' is not an option");
+  expect_error({"--", "--epochs"}, "is not an option");
+  expect_error({"--epochs", "3", "--"}, "'--' is not an option");
 }
 
 TEST_F(CliTest, RefusesAMissingOrUnwantedValue) {
-  EXPECT_USAGE_ERROR(parse({"--epochs"}), "--epochs needs a value");
-  EXPECT_USAGE_ERROR(parse({"--epochs="}), "--epochs needs a value");
-  EXPECT_USAGE_ERROR(parse({"--save", ""}), "--save needs a value");
-  EXPECT_USAGE_ERROR(parse({"--save", "--epochs", "3"}), "--save needs a value");
-  EXPECT_USAGE_ERROR(parse({"--save", "--epohcs"}), "--save needs a value");
-  EXPECT_USAGE_ERROR(parse({"--no-shuffle=true"}), "--no-shuffle does not accept a value");
-  EXPECT_USAGE_ERROR(parse({"--lr", "1", "--lr", "2"}), "--lr is set twice");
+  expect_error({"--epochs"}, "--epochs needs a value");
+  expect_error({"--epochs="}, "--epochs needs a value");
+  expect_error({"--save", ""}, "--save needs a value");
+  expect_error({"--save", "--epochs", "3"}, "--save needs a value");
+  expect_error({"--save", "--epohcs"}, "--save needs a value");
+  expect_error({"--no-shuffle=true"}, "--no-shuffle does not accept a value");
+  expect_error({"--lr", "1", "--lr", "2"}, "--lr is set twice");
 }
 
 TEST_F(CliTest, RefusesAnInvalidValue) {
-  EXPECT_USAGE_ERROR(parse({"--epochs", "abc"}), "--epochs is 'abc'; it must be an integer");
-  EXPECT_USAGE_ERROR(parse({"--epochs", "1.5"}), "it must be an integer");
-  EXPECT_USAGE_ERROR(parse({"--epochs", "99999999999999999999"}), "it must be an integer");
-  EXPECT_USAGE_ERROR(parse({"--seed", "-1"}), "it must be a non-negative integer");
-  EXPECT_USAGE_ERROR(parse({"--epochs", "0"}), "--epochs is '0'; it must be at least 1");
-  EXPECT_USAGE_ERROR(parse({"--max-steps", "-3"}), "--max-steps is '-3'; it must be at least 1");
-  EXPECT_USAGE_ERROR(parse({"--threads", "9"}), "--threads is '9'; it must be 0 to 8");
-  EXPECT_USAGE_ERROR(parse({"--lr", "0.1x"}), "--lr is '0.1x'; it must be a number");
-  EXPECT_USAGE_ERROR(parse({"--lr", "-1"}), "--lr is '-1'");
-  EXPECT_USAGE_ERROR(parse({"--lr", "nan"}), "--lr is 'nan'");
-  EXPECT_USAGE_ERROR(parse({"--lr", "inf"}), "it must be a finite number of 0 or more");
-  EXPECT_USAGE_ERROR(parse({"--clip", "0"}), "it must be greater than 0");
-  EXPECT_USAGE_ERROR(parse({"--clip", "nan"}), "it must be greater than 0");
-  EXPECT_USAGE_ERROR(parse({"--model", "vgg"}), "it must be one of mlp, cnn");
+  expect_error({"--epochs", "abc"}, "--epochs is 'abc'; it must be an integer");
+  expect_error({"--epochs", "1.5"}, "it must be an integer");
+  expect_error({"--epochs", "99999999999999999999"}, "it must be an integer");
+  expect_error({"--seed", "-1"}, "it must be a non-negative integer");
+  expect_error({"--epochs", "0"}, "--epochs is '0'; it must be at least 1");
+  expect_error({"--max-steps", "-3"}, "--max-steps is '-3'; it must be at least 1");
+  expect_error({"--threads", "9"}, "--threads is '9'; it must be 0 to 8");
+  expect_error({"--lr", "0.1x"}, "--lr is '0.1x'; it must be a number");
+  expect_error({"--lr", "-1"}, "--lr is '-1'");
+  expect_error({"--lr", "nan"}, "--lr is 'nan'");
+  expect_error({"--lr", "inf"}, "it must be a finite number of 0 or more");
+  expect_error({"--clip", "0"}, "it must be greater than 0");
+  expect_error({"--clip", "nan"}, "it must be greater than 0");
+  expect_error({"--model", "vgg"}, "it must be one of mlp, cnn");
 }
 
 TEST_F(CliTest, ReadsAConfigFile) {
@@ -152,7 +157,7 @@ TEST_F(CliTest, AnAliasSetsItsOptionAndIsShownInTheHelp) {
   EXPECT_TRUE(parse_config("passes=8\n"));
   EXPECT_EQ(epochs, 8);
   EXPECT_THAT(command_line.help(), HasSubstr("Passes over the data. Also --passes."));
-  EXPECT_USAGE_ERROR(parse({"--passes", "1", "--epochs", "2"}), "is set twice");
+  expect_error({"--passes", "1", "--epochs", "2"}, "is set twice");
   EXPECT_ERROR(command_line.add_alias("x", "epoch"),
                "the alias --x refers to --epoch, which is not");
 }
@@ -209,16 +214,10 @@ TEST_F(CliTest, TheEndOfANameIsEnoughIfItIsUnique) {
   EXPECT_EQ(max_steps, 8);
   EXPECT_TRUE(parse_config(R"({"first_one": {"height": 9}})"));
   EXPECT_EQ(first.height, 9);
-  EXPECT_USAGE_ERROR(parse({"--width", "1"}),
-                     "--width is ambiguous; it may be --a.first_one.width, --b.width.");
-  EXPECT_USAGE_ERROR(parse({"--first_on", "1"}),
-                     "Options that contain this name: --a.first_one.width, "
-                     "--a.first_one.height.");
-  EXPECT_USAGE_ERROR(parse({"--depth", "1", "--c.depth", "2"}), "is set twice");
-}
-
-TEST_F(CliTest, RefusesTwoDashesWithoutAName) {
-  EXPECT_USAGE_ERROR(parse({"--epochs", "3", "--"}), "'--' is not an option");
+  expect_error({"--width", "1"}, "--width is ambiguous; it may be --a.first_one.width, --b.width.");
+  expect_error({"--first_on", "1"},
+               "Options that contain this name: --a.first_one.width, --a.first_one.height.");
+  expect_error({"--depth", "1", "--c.depth", "2"}, "is set twice");
 }
 
 TEST_F(CliTest, TheCommandLineOverridesTheFile) {
@@ -228,19 +227,18 @@ TEST_F(CliTest, TheCommandLineOverridesTheFile) {
 }
 
 TEST_F(CliTest, ErrorsNameTheLineOfAnInvalidConfigFile) {
-  EXPECT_USAGE_ERROR(parse_config("lr=1\n\nepochs\n"), "run.conf:3: 'epochs' is not name=value");
-  EXPECT_USAGE_ERROR(parse_config("=3\n"), "run.conf:1: '=3' is not name=value");
-  EXPECT_USAGE_ERROR(parse_config("lr=1\nepoch=3\n"),
-                     "run.conf:2: 'epoch' is not an option of "
-                     "train. Did you mean epochs?");
-  EXPECT_USAGE_ERROR(parse_config("# c\nepochs=x\n"), "run.conf:2: epochs is 'x'; it must be");
-  EXPECT_USAGE_ERROR(parse_config("epochs=0\n"), "run.conf:1: epochs is '0'; it must be at least");
-  EXPECT_USAGE_ERROR(parse_config("epochs=0\n", {"--epochs", "1"}), "run.conf:1: epochs is '0'");
-  EXPECT_USAGE_ERROR(parse_config("lr=\n"), "run.conf:1: 'lr' needs a value");
-  EXPECT_USAGE_ERROR(parse_config("no-shuffle=maybe\n"), "it must be true or false");
-  EXPECT_USAGE_ERROR(parse_config("lr=1\nlr=2\n"), "run.conf:2: lr is set twice");
-  EXPECT_USAGE_ERROR(parse_config("config=other\n"),
-                     "'config' is allowed only on the command line");
+  expect_config_error("lr=1\n\nepochs\n", "run.conf:3: 'epochs' is not name=value");
+  expect_config_error("=3\n", "run.conf:1: '=3' is not name=value");
+  expect_config_error("lr=1\nepoch=3\n",
+                      "run.conf:2: 'epoch' is not an option of train. Did you mean epochs?");
+  expect_config_error("# c\nepochs=x\n", "run.conf:2: epochs is 'x'; it must be");
+  expect_config_error("epochs=0\n", "run.conf:1: epochs is '0'; it must be at least");
+  EXPECT_ERROR_AS(UsageError, parse_config("epochs=0\n", {"--epochs", "1"}),
+                  "run.conf:1: epochs is '0'");
+  expect_config_error("lr=\n", "run.conf:1: 'lr' needs a value");
+  expect_config_error("no-shuffle=maybe\n", "it must be true or false");
+  expect_config_error("lr=1\nlr=2\n", "run.conf:2: lr is set twice");
+  expect_config_error("config=other\n", "'config' is allowed only on the command line");
 }
 
 TEST_F(CliTest, ReadsAConfigFileInJson) {
@@ -256,27 +254,24 @@ TEST_F(CliTest, ReadsAConfigFileInJson) {
 }
 
 TEST_F(CliTest, ErrorsNameTheInvalidOptionOfAJsonConfigFile) {
-  EXPECT_USAGE_ERROR(parse_config("{epochs: 7}"),
-                     "run.conf: it begins with '{' but is not a JSON object: line 1 is not JSON");
-  EXPECT_USAGE_ERROR(parse_config("{\n  \"epochs\": 7,\n  lr: 1\n}"), "line 3 is not JSON");
-  EXPECT_USAGE_ERROR(parse_config("{\"epochs\": 7,\n"), "line 2 is not JSON");
-  EXPECT_USAGE_ERROR(parse_config("{\"lr\": 1e999}"), "run.conf: it begins with '{' but is not");
-  EXPECT_USAGE_ERROR(parse_config(R"({"epoch": 7})"), "Did you mean epochs?");
-  EXPECT_USAGE_ERROR(parse_config(R"({"epochs": "x"})"), "run.conf: epochs is 'x'; it must be");
-  EXPECT_USAGE_ERROR(parse_config(R"({"epochs": [7, 8]})"), "epochs is '7,8'; it must be");
-  EXPECT_USAGE_ERROR(parse_config(R"({"epochs": ""})"), "run.conf: 'epochs' needs a value");
+  expect_config_error("{epochs: 7}",
+                      "run.conf: it begins with '{' but is not a JSON object: line 1 is not JSON");
+  expect_config_error("{\n  \"epochs\": 7,\n  lr: 1\n}", "line 3 is not JSON");
+  expect_config_error("{\"epochs\": 7,\n", "line 2 is not JSON");
+  expect_config_error("{\"lr\": 1e999}", "run.conf: it begins with '{' but is not");
+  expect_config_error(R"({"epoch": 7})", "Did you mean epochs?");
+  expect_config_error(R"({"epochs": "x"})", "run.conf: epochs is 'x'; it must be");
+  expect_config_error(R"({"epochs": [7, 8]})", "epochs is '7,8'; it must be");
+  expect_config_error(R"({"epochs": ""})", "run.conf: 'epochs' needs a value");
 }
 
 TEST_F(CliTest, RefusesAnUnreadableConfigFile) {
-  EXPECT_USAGE_ERROR(parse({"--config", (folder / "none").string()}),
-                     "cannot read the config file");
-  EXPECT_USAGE_ERROR(parse({"--config", folder.path().string()}), "cannot read the config file");
+  expect_error({"--config", (folder / "none").string()}, "cannot read the config file");
+  expect_error({"--config", folder.path().string()}, "cannot read the config file");
 }
 
-struct Outcome {
-  int status;
-  std::string errors;
-};
+/// The exit status and the errors of a program.
+using Outcome = std::pair<int, std::string>;
 
 Outcome run(const std::function<void(const Arguments&)>& body) {
   const char* argv[] = {"/usr/bin/train", "--lr", "1"};
@@ -285,37 +280,37 @@ Outcome run(const std::function<void(const Arguments&)>& body) {
   return {status, ::testing::internal::GetCapturedStderr()};
 }
 
+template <class Exception>
+Outcome outcome_of(const Exception& exception) {
+  return run([&](const Arguments&) { throw exception; });
+}
+
 TEST(RunMainTest, ReturnsZeroSilentlyOnSuccess) {
   Arguments seen;
-  const Outcome outcome = run([&](const Arguments& arguments) { seen = arguments; });
-  EXPECT_EQ(outcome.status, 0);
-  EXPECT_EQ(outcome.errors, "");
+  EXPECT_EQ(run([&](const Arguments& arguments) { seen = arguments; }), Outcome(0, ""));
   EXPECT_EQ(seen, (Arguments{"--lr", "1"}));
 }
 
 TEST(RunMainTest, WrongUsageReturnsTwo) {
-  const Outcome outcome = run([](const Arguments&) { throw UsageError("no such option."); });
-  EXPECT_EQ(outcome.status, 2);
-  EXPECT_EQ(outcome.errors, "train: error: no such option.\nSee train --help.\n");
-}
-
-TEST(RunMainTest, ErrorsArePrintedWithoutControlCharacters) {
-  const Outcome outcome = run([](const Arguments&) { throw Error("line\n\x1b]0;title\x07."); });
-  EXPECT_EQ(outcome.errors, "train: error: line\n\\x1b]0;title\\x07.\n");
+  EXPECT_EQ(outcome_of(UsageError("no such option.")),
+            Outcome(2, "train: error: no such option.\nSee train --help.\n"));
 }
 
 TEST(RunMainTest, AnyOtherExceptionReturnsOne) {
-  Outcome outcome = run([](const Arguments&) { throw Error("bad data."); });
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_EQ(outcome.errors, "train: error: bad data.\n");
-  EXPECT_EQ(run([](const Arguments&) { throw std::runtime_error("x"); }).status, 1);
-  EXPECT_EQ(run([](const Arguments&) { throw 3; }).status, 1);
+  EXPECT_EQ(outcome_of(Error("bad data.")), Outcome(1, "train: error: bad data.\n"));
+  EXPECT_EQ(outcome_of(std::runtime_error("x")).first, 1);
+  EXPECT_EQ(outcome_of(3).first, 1);
+}
+
+TEST(RunMainTest, ErrorsArePrintedWithoutControlCharacters) {
+  EXPECT_EQ(outcome_of(Error("line\n\x1b]0;title\x07.")),
+            Outcome(1, "train: error: line\n\\x1b]0;title\\x07.\n"));
 }
 
 TEST(RunMainTest, ShowsNoBacktraceOfLibTorch) {
-  const Outcome outcome = run([](const Arguments&) { TORCH_CHECK(false, "wrong shape"); });
-  EXPECT_EQ(outcome.status, 1);
-  EXPECT_THAT(outcome.errors, AllOf(HasSubstr("train: error: wrong shape"), Not(HasSubstr("#1"))));
+  const auto [status, errors] = run([](const Arguments&) { TORCH_CHECK(false, "wrong shape"); });
+  EXPECT_EQ(status, 1);
+  EXPECT_THAT(errors, AllOf(HasSubstr("train: error: wrong shape"), Not(HasSubstr("#1"))));
 }
 
 TEST_F(CliTest, AListCollectsItsValuesInOrder) {
@@ -335,8 +330,10 @@ TEST_F(CliTest, AListOnTheCommandLineReplacesThatOfTheFile) {
 }
 
 TEST_F(CliTest, SettingsNeedAKeyAndAValue) {
-  EXPECT_USAGE_ERROR(split_settings("set", {"gamma"}), "--set is 'gamma'; it must be key=value.");
-  EXPECT_USAGE_ERROR(split_settings("set", {"=3"}), "--set is '=3'; it must be key=value.");
+  EXPECT_ERROR_AS(UsageError, split_settings("set", {"gamma"}),
+                  "--set is 'gamma'; it must be key=value.");
+  EXPECT_ERROR_AS(UsageError, split_settings("set", {"=3"}),
+                  "--set is '=3'; it must be key=value.");
 }
 
 }  // namespace

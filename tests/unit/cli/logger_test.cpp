@@ -23,8 +23,7 @@ using ::testing::internal::CaptureStdout;
 using ::testing::internal::GetCapturedStdout;
 
 /// Keeps all messages in memory.
-class KeepingLogger : public Logger {
- public:
+struct KeepingLogger : Logger {
   void log(const LogMessage& message) override {
     lines.push_back(std::string(enum_name(message.level)) + ": " + std::string(message.text));
     ranks.push_back(message.rank);
@@ -33,8 +32,7 @@ class KeepingLogger : public Logger {
   std::vector<int64_t> ranks;
 };
 
-class LoggerTest : public ::testing::Test {
- protected:
+struct LoggerTest : ::testing::Test {
   std::shared_ptr<Logger> file_logger(LogLevel level = LogLevel::info, bool print = false) {
     return cli::make_logger({.level = level, .file = folder_ / "run.log", .print = print});
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -31,6 +32,18 @@ struct Outcome {
   std::string errors;
 };
 
+/// Returns the weight of the first layer in a checkpoint.
+inline at::Tensor first_weight(const StateDict& checkpoint) {
+  return checkpoint.get_dict("model_state_dict").get_tensor("0.weight");
+}
+
+/// Expects that the configuration has these members, which are given as JSON.
+inline void expect_members(const nlohmann::json& config, const std::string& members) {
+  nlohmann::json expected = config;
+  expected.merge_patch(nlohmann::json::parse(members));
+  EXPECT_EQ(nlohmann::json::diff(config, expected), nlohmann::json::array()) << members;
+}
+
 /// Runs programs whose output goes to a temporary folder.
 struct RunTest : ::testing::Test {
   Outcome run(std::vector<std::string> arguments, RunProgram program = {}) {
@@ -61,13 +74,27 @@ struct RunTest : ::testing::Test {
     return outcome;
   }
 
+  /// Runs a program that must succeed, and returns its output.
+  std::string succeed(std::vector<std::string> arguments, RunProgram program = {}) {
+    const Outcome outcome = run(std::move(arguments), std::move(program));
+    EXPECT_EQ(outcome.status, 0) << outcome.errors;
+    return outcome.output;
+  }
+
+  /// Expects that the program fails with this status and message.
+  void fail(int status, std::vector<std::string> arguments, const std::string& message) {
+    SCOPED_TRACE(::testing::PrintToString(arguments));
+    const Outcome outcome = run(std::move(arguments));
+    EXPECT_EQ(outcome.status, status) << message;
+    EXPECT_THAT(outcome.errors, ::testing::HasSubstr(message));
+  }
+
   /// Returns the configuration that `--print-config` prints. Checks that nothing is trained.
   nlohmann::json print_config(std::vector<std::string> arguments, RunProgram program = {}) {
     arguments.emplace_back("--print-config");
-    const Outcome outcome = run(std::move(arguments), std::move(program));
-    EXPECT_EQ(outcome.status, 0) << outcome.errors;
+    const std::string output = succeed(std::move(arguments), std::move(program));
     EXPECT_FALSE(std::filesystem::exists(folder / "output"));
-    return nlohmann::json::parse(outcome.output);
+    return nlohmann::json::parse(output);
   }
 
   std::string write_config(const std::string& text) const {
@@ -75,7 +102,15 @@ struct RunTest : ::testing::Test {
     return (folder / "run.json").string();
   }
 
-  StateDict checkpoint() const { return read_checkpoint(folder / "output" / "checkpoint.pt"); }
+  std::filesystem::path checkpoint_path() const { return folder / "output" / "checkpoint.pt"; }
+  StateDict checkpoint() const { return read_checkpoint(checkpoint_path()); }
+
+  /// Moves the checkpoint out of the way of the next run and returns its new path.
+  std::string moved_checkpoint() const {
+    const std::filesystem::path path = folder / "first.pt";
+    std::filesystem::rename(checkpoint_path(), path);
+    return path.string();
+  }
 
   const TemporaryFolder folder;
 };

@@ -12,29 +12,28 @@
 namespace linkboy::cli::run_test {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::EndsWith;
+using testing::first_weight;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Outcome;
+using ::testing::Pair;
 using testing::RunTest;
 using testing::toy_data;
 
 TEST_F(RunTest, TrainsTestsAndSaves) {
-  const Outcome outcome = run({});
-  EXPECT_EQ(outcome.status, 0) << outcome.errors;
-  EXPECT_THAT(outcome.output, HasSubstr("train_loss_epoch"));
-  EXPECT_THAT(outcome.output, HasSubstr("test loss: "));
-  EXPECT_THAT(outcome.output, HasSubstr("checkpoint: "));
-  EXPECT_EQ(checkpoint().get_dict("model_state_dict").get_tensor("0.weight").sizes(),
-            (std::vector<int64_t>{5, 4}));
+  EXPECT_THAT(succeed({}), AllOf(HasSubstr("train_loss_epoch"), HasSubstr("test loss: "),
+                                 HasSubstr("checkpoint: ")));
+  EXPECT_EQ(first_weight(checkpoint()).sizes(), (std::vector<int64_t>{5, 4}));
 }
 
 TEST_F(RunTest, TheLogFileContainsThePrintedMessages) {
-  const Outcome outcome = run({"--log.file", "run.log"});
-  EXPECT_EQ(outcome.status, 0) << outcome.errors;
-  EXPECT_THAT(outcome.output, HasSubstr("Starting training run"));
-  const std::string logged = read_bytes(folder / "output" / "run.log");
-  EXPECT_THAT(logged, HasSubstr("[info] [rank 0] Starting training run"));
-  EXPECT_THAT(logged, HasSubstr("[info] [rank 0] test loss: "));
+  EXPECT_THAT(succeed({"--log.file", "run.log"}), HasSubstr("Starting training run"));
+  EXPECT_THAT(read_bytes(folder / "output" / "run.log"),
+              AllOf(HasSubstr("[info] [rank 0] Starting training run"),
+                    HasSubstr("[info] [rank 0] test loss: ")));
   EXPECT_EQ(run({"--log.print", "false", "--log.level", "warning"}).output, "");
 }
 
@@ -54,12 +53,10 @@ TEST_F(RunTest, OneFileConfiguresEverything) {
     "data": {"num_samples": 16},
     "seed": 3
   })");
-  const Outcome outcome = run({"--config", path});
-  EXPECT_EQ(outcome.status, 0) << outcome.errors;
-  EXPECT_THAT(outcome.output, HasSubstr("test accuracy: "));
-  EXPECT_THAT(outcome.output, HasSubstr("test f1: "));
+  EXPECT_THAT(succeed({"--config", path}),
+              AllOf(HasSubstr("test accuracy: "), HasSubstr("test f1: ")));
   const StateDict saved = checkpoint();
-  EXPECT_EQ(saved.get_dict("model_state_dict").get_tensor("0.weight").size(0), 7);
+  EXPECT_EQ(first_weight(saved).size(0), 7);
   // 16 samples in batches of 4, two batches per update, three epochs.
   EXPECT_EQ(saved.get_dict("scheduler_state_dict").get_int("num_updates"), 6);
   const StateDict optimizer = saved.get_dict("optimizer_state_dict");
@@ -70,7 +67,7 @@ TEST_F(RunTest, OneFileConfiguresEverything) {
 }
 
 TEST_F(RunTest, AResumedRunReportsChangesOfTheSavedConfiguration) {
-  EXPECT_EQ(run({"--save-every-epochs", "1", "--optimizer.lr", "0.125"}).status, 0);
+  succeed({"--save-every-epochs", "1", "--optimizer.lr", "0.125"});
   const auto state = latest_training_state(folder / "output" / "states", [](const auto&) {});
   ASSERT_TRUE(state);
   const auto callbacks = read_checkpoint(*state / "training_state.pt")
@@ -80,67 +77,45 @@ TEST_F(RunTest, AResumedRunReportsChangesOfTheSavedConfiguration) {
       callbacks.get_dict("linkboy::cli::RunConfiguration").get_string("config"));
   EXPECT_EQ(saved["optimizer"]["lr"], 0.125);
 
-  const Outcome resumed = run({"--states.every_n_epochs", "1", "--optimizer.lr", "0.125",
-                               "--resume_from", "latest", "--epochs", "3"});
-  EXPECT_EQ(resumed.status, 0) << resumed.errors;
-  EXPECT_THAT(resumed.output, HasSubstr("Configuration changed since the saved state: "
-                                        "train/num_epochs is 3, was 2"));
-  EXPECT_THAT(resumed.output, Not(HasSubstr("optimizer/lr is")));
-  EXPECT_THAT(resumed.output, Not(HasSubstr("resume_from is")));
+  EXPECT_THAT(
+      succeed({"--states.every_n_epochs", "1", "--optimizer.lr", "0.125", "--resume_from", "latest",
+               "--epochs", "3"}),
+      AllOf(HasSubstr("Configuration changed since the saved state: train/num_epochs is 3, was 2"),
+            Not(HasSubstr("optimizer/lr is")), Not(HasSubstr("resume_from is"))));
 }
 
 TEST_F(RunTest, StartsFromTheWeightsOfAFile) {
-  EXPECT_EQ(run({"--optimizer", "sgd:lr=0", "--seed", "1"}).status, 0);
-  const auto first = checkpoint().get_dict("model_state_dict").get_tensor("0.weight").clone();
-  const std::string path = (folder / "first.pt").string();
-  std::filesystem::rename(folder / "output" / "checkpoint.pt", path);
-  EXPECT_EQ(run({"--optimizer", "sgd:lr=0", "--seed", "2", "--init_from", path}).status, 0);
-  EXPECT_TRUE(at::equal(first, checkpoint().get_dict("model_state_dict").get_tensor("0.weight")));
+  succeed({"--optimizer", "sgd:lr=0", "--seed", "1"});
+  const std::string path = moved_checkpoint();
+  succeed({"--optimizer", "sgd:lr=0", "--seed", "2", "--init_from", path});
+  EXPECT_TRUE(at::equal(first_weight(read_checkpoint(path)), first_weight(checkpoint())));
 }
 
 TEST_F(RunTest, WeightsAreFoundUnderTheirUsualNamesOrAKey) {
   const auto weight = torch::full({5, 4}, 0.25);
-  const auto model = [&](const char* key) {
-    const StateDict weights{{"0.weight", weight},
-                            {"0.bias", torch::zeros({5})},
-                            {"2.weight", torch::zeros({3, 5})},
-                            {"2.bias", torch::zeros({3})}};
-    return StateDict{{key, weights.to_ivalue()}};
-  };
+  const StateDict weights{{"0.weight", weight},
+                          {"0.bias", torch::zeros({5})},
+                          {"2.weight", torch::zeros({3, 5})},
+                          {"2.bias", torch::zeros({3})}};
   const std::string path = (folder / "w.pt").string();
-  const auto expect_weights = [&](std::vector<std::string> more) {
+  for (const char* key : {"model_state_dict", "state_dict", "model", "net"}) {
+    SCOPED_TRACE(key);
+    write_checkpoint(path, {{key, weights.to_ivalue()}});
     std::vector<std::string> arguments{"--optimizer", "sgd:lr=0", "--init-from", path};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    const Outcome outcome = run(arguments);
-    EXPECT_EQ(outcome.status, 0) << outcome.errors;
-    EXPECT_TRUE(
-        at::equal(weight, checkpoint().get_dict("model_state_dict").get_tensor("0.weight")));
-  };
-  for (const char* usual : {"model_state_dict", "state_dict", "model"}) {
-    write_checkpoint(path, model(usual));
-    expect_weights({});
+    if (key == std::string("net")) arguments.insert(arguments.end(), {"--init-key", key});
+    succeed(arguments);
+    EXPECT_TRUE(at::equal(weight, first_weight(checkpoint())));
   }
-  write_checkpoint(path, model("net"));
-  expect_weights({"--init-key", "net"});
-  const Outcome none = run({"--init-from", path, "--init-key", "nets"});
-  EXPECT_EQ(none.status, 1);
-  EXPECT_THAT(none.errors, HasSubstr("nets"));
-  const Outcome other = run({"--init-from", path, "--init-key", "net", "--model.width", "6"});
-  EXPECT_EQ(other.status, 1);
-  EXPECT_THAT(other.errors, HasSubstr("w.pt\" do not fit: "));
+  fail(1, {"--init-from", path, "--init-key", "nets"}, "nets");
+  fail(1, {"--init-from", path, "--init-key", "net", "--model.width", "6"}, "w.pt\" do not fit: ");
 }
 
 TEST_F(RunTest, ALoadedCheckpointDoesNotChangeTheLearningRate) {
-  EXPECT_EQ(run({"--optimizer", "sgd:lr=0.5,momentum=0.9"}).status, 0);
-  const std::string path = (folder / "first.pt").string();
-  std::filesystem::rename(folder / "output" / "checkpoint.pt", path);
-  const Outcome outcome = run({"--optimizer", "sgd:lr=0,momentum=0.9", "--load-checkpoint", path});
-  EXPECT_EQ(outcome.status, 0) << outcome.errors;
+  succeed({"--optimizer", "sgd:lr=0.5,momentum=0.9"});
+  const std::string path = moved_checkpoint();
+  succeed({"--optimizer", "sgd:lr=0,momentum=0.9", "--load-checkpoint", path});
   const auto first = read_checkpoint(path);
-  const auto weight = [](const StateDict& contents) {
-    return contents.get_dict("model_state_dict").get_tensor("0.weight");
-  };
-  EXPECT_TRUE(at::equal(weight(first), weight(checkpoint())));
+  EXPECT_TRUE(at::equal(first_weight(first), first_weight(checkpoint())));
   const auto momentum = [](const StateDict& contents) {
     const auto states = contents.get_dict("optimizer_state_dict").at("state").toGenericDict();
     return states.at(int64_t{0}).toGenericDict().at("momentum_buffer").toTensor();
@@ -150,32 +125,28 @@ TEST_F(RunTest, ALoadedCheckpointDoesNotChangeTheLearningRate) {
 }
 
 TEST_F(RunTest, AResumedRunSavesItsLastStateByDefault) {
-  EXPECT_EQ(run({"--epochs", "1", "--save-every-epochs", "1"}).status, 0);
+  succeed({"--epochs", "1", "--save-every-epochs", "1"});
   const auto num_states = [&] {
     const auto is_state = [](const auto& entry) { return entry.is_directory(); };
     const std::filesystem::directory_iterator entries(folder / "output" / "states");
     return std::count_if(begin(entries), end(entries), is_state);
   };
   EXPECT_EQ(num_states(), 1);
-  const Outcome outcome = run({"--epochs", "2", "--resume-from", "latest"});
-  EXPECT_EQ(outcome.status, 0) << outcome.errors;
-  EXPECT_THAT(outcome.output, HasSubstr("Resumed training state from"));
+  EXPECT_THAT(succeed({"--epochs", "2", "--resume-from", "latest"}),
+              HasSubstr("Resumed training state from"));
   EXPECT_EQ(num_states(), 2);
 }
 
 TEST_F(RunTest, ProgressCanBeDisabled) {
   const Outcome quiet = run({"--progress", "none"});
-  EXPECT_THAT(quiet.output, Not(HasSubstr("Starting")));
-  EXPECT_THAT(quiet.output, HasSubstr("checkpoint: "));
+  EXPECT_THAT(quiet.output, AllOf(Not(HasSubstr("Starting")), HasSubstr("checkpoint: ")));
   EXPECT_EQ(quiet.errors, "");
   EXPECT_THAT(run({"--progress", "plain"}).errors, HasSubstr("epoch 2 100%"));
 }
 
 TEST_F(RunTest, ANamedCallbackReplacesTheDefaultOne) {
-  const Outcome outcome = run({"--callbacks", "log-metrics:every_n_epochs=2"});
-  EXPECT_EQ(outcome.status, 0) << outcome.errors;
-  const Outcome quiet = run({"--default_callbacks", "false"});
-  EXPECT_THAT(quiet.output, Not(HasSubstr("train_loss_epoch")));
+  succeed({"--callbacks", "log-metrics:every_n_epochs=2"});
+  EXPECT_THAT(succeed({"--default_callbacks", "false"}), Not(HasSubstr("train_loss_epoch")));
 }
 
 TEST_F(RunTest, UsesTheTrainerAndCallbacksOfTheProgram) {
@@ -206,8 +177,7 @@ TEST_F(RunTest, UsesTheTrainerAndCallbacksOfTheProgram) {
     num_updates = result.training.num_updates;
     EXPECT_TRUE(result.test_metrics.contains("evaluation_loss"));
   };
-  const Outcome outcome = run({"--epochs", "1", "--own"}, program);
-  EXPECT_EQ(outcome.status, 0) << outcome.errors;
+  succeed({"--epochs", "1", "--own"}, program);
   EXPECT_TRUE(is_own_trainer);
   EXPECT_TRUE(is_switched);
   EXPECT_EQ(num_updates, 3);
@@ -222,8 +192,8 @@ TEST_F(RunTest, ASignalEndsTheProgramWithItsStatusAfterTheCheckpoint) {
   };
   const Outcome outcome = run({}, program);
   EXPECT_EQ(outcome.status, 128 + SIGTERM);
-  EXPECT_THAT(outcome.output, HasSubstr("stopped by signal 15 (Terminated) after update 1"));
-  EXPECT_THAT(outcome.output, Not(HasSubstr("test loss")));
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("stopped by signal 15 (Terminated) after update 1"),
+                                    Not(HasSubstr("test loss"))));
   EXPECT_TRUE(checkpoint().contains("model_state_dict"));
 }
 
@@ -237,19 +207,20 @@ TEST_F(RunTest, ANaNIsAnErrorAndWritesNoCheckpoint) {
   EXPECT_EQ(result->training.reason, StopReason::nan);
   EXPECT_TRUE(result->test_metrics.empty());
   EXPECT_THAT(outcome.errors, HasSubstr("the loss became NaN or infinite"));
-  EXPECT_FALSE(std::filesystem::exists(folder / "output" / "checkpoint.pt"));
+  EXPECT_FALSE(std::filesystem::exists(checkpoint_path()));
 }
 
 TEST_F(RunTest, AFastDevRunWritesNoCheckpoint) {
-  EXPECT_EQ(run({"--callbacks", "fast-dev-run"}).status, 0);
-  EXPECT_FALSE(std::filesystem::exists(folder / "output" / "checkpoint.pt"));
-  EXPECT_EQ(run({"--checkpoint", "none"}).status, 0);
-  EXPECT_FALSE(std::filesystem::exists(folder / "output" / "checkpoint.pt"));
+  succeed({"--callbacks", "fast-dev-run"});
+  EXPECT_FALSE(std::filesystem::exists(checkpoint_path()));
+  succeed({"--checkpoint", "none"});
+  EXPECT_FALSE(std::filesystem::exists(checkpoint_path()));
 }
 
 TEST_F(RunTest, TrackersWithParameterFilesReceiveTheConfiguration) {
-  const Outcome outcome = run({"--trackers", "mlflow:directory=" + (folder / "ml").string()});
-  EXPECT_EQ(outcome.status, 0) << outcome.errors;
+  succeed({"--trackers", "mlflow:directory=" + (folder / "ml").string()});
+  EXPECT_THAT(all_bytes_in(folder / "ml"),
+              Contains(Pair(EndsWith("/params/train.per_device_batch_size"), "4")));
 }
 
 }  // namespace

@@ -9,13 +9,17 @@
 namespace linkboy::testing::limited_loader_test {
 namespace {
 
-TEST(LimitedLoaderTest, GivesTheFirstBatchesOfEachEpoch) {
-  const auto all = make_data_loader(toy_data(20), {.batch_size = 4, .shuffle = true, .seed = 3});
-  LimitedLoader limited(all, 2);
+struct LimitedLoaderTest : ::testing::Test {
+  const std::shared_ptr<DataLoader> all_ =
+      make_data_loader(toy_data(20), {.batch_size = 4, .shuffle = true, .seed = 3});
+};
+
+TEST_F(LimitedLoaderTest, GivesTheFirstBatchesOfEachEpoch) {
+  LimitedLoader limited(all_, 2);
   EXPECT_EQ(limited.size(), 2);
   EXPECT_EQ(limited.batch_size(), 4);
   for (const int64_t epoch : {1, 2}) {
-    auto expected = all->iterate(epoch);
+    auto expected = all_->iterate(epoch);
     auto batches = limited.iterate(epoch);
     for (int i = 0; i < 2; ++i) {
       EXPECT_TRUE(torch::equal(batches->next()->input(), expected->next()->input()));
@@ -24,26 +28,22 @@ TEST(LimitedLoaderTest, GivesTheFirstBatchesOfEachEpoch) {
   }
 }
 
-TEST(LimitedLoaderTest, ContinuesFromTheMiddleOfAnEpoch) {
-  const auto all = make_data_loader(toy_data(20), {.batch_size = 4});
-  LimitedLoader limited(all, 3);
+TEST_F(LimitedLoaderTest, ContinuesFromTheMiddleOfAnEpoch) {
+  LimitedLoader limited(all_, 3);
   auto batches = limited.iterate(1, 2);
-  EXPECT_TRUE(torch::equal(batches->next()->input(), all->iterate(1, 2)->next()->input()));
+  EXPECT_TRUE(torch::equal(batches->next()->input(), all_->iterate(1, 2)->next()->input()));
   EXPECT_FALSE(batches->next());
 }
 
-TEST(LimitedLoaderTest, ALimitAboveTheSizeChangesNothing) {
-  const auto all = make_data_loader(toy_data(20), {.batch_size = 4});
-  LimitedLoader limited(all, 100);
-  EXPECT_EQ(limited.size(), 5);
+TEST_F(LimitedLoaderTest, ALimitAboveTheSizeChangesNothing) {
+  EXPECT_EQ((LimitedLoader{all_, 100}.size()), 5);
 }
 
-TEST(LimitedLoaderTest, RefusesNullAndLimitsBelowOne) {
-  const auto all = make_data_loader(toy_data(20), {.batch_size = 4});
+TEST_F(LimitedLoaderTest, RefusesNullAndLimitsBelowOne) {
   EXPECT_ERROR((LimitedLoader{nullptr, 1}), "is null");
-  EXPECT_ERROR((LimitedLoader{all, -1}), "max_batches is -1");
-  EXPECT_EQ((LimitedLoader{all, 0}.size()), 0);
-  EXPECT_EQ((LimitedLoader{all, 0}.iterate(1)->next()), std::nullopt);
+  EXPECT_ERROR((LimitedLoader{all_, -1}), "max_batches is -1");
+  EXPECT_EQ((LimitedLoader{all_, 0}.size()), 0);
+  EXPECT_EQ((LimitedLoader{all_, 0}.iterate(1)->next()), std::nullopt);
 }
 
 }  // namespace

@@ -11,64 +11,59 @@ namespace {
 
 using Values = MetricCursor::NamedValues;
 
-TEST(MetricCursorTest, ADeletedMetricHasNoNewValuesUntilItIsRecordedAgain) {
-  InMemoryRunHistory history;
-  MetricCursor cursor;
-  history.update_metric("loss", 3.0);
-  history.update_metric("loss", 2.0);
-  EXPECT_EQ(cursor.take_newest(history, "loss", true), 2.0);
-  history.delete_metric("loss");
-  EXPECT_EQ(cursor.take_newest(history, "loss", true), std::nullopt);
-  history.update_metric("loss", 1.0);
-  EXPECT_EQ(cursor.take_newest(history, "loss", false), 1.0);
-  EXPECT_EQ(cursor.take_newest(history, "loss", false), std::nullopt);
+struct MetricCursorTest : ::testing::Test {
+  InMemoryRunHistory history_;
+  MetricCursor cursor_;
+};
+
+TEST_F(MetricCursorTest, ADeletedMetricHasNoNewValuesUntilItIsRecordedAgain) {
+  history_.update_metric("loss", 3.0);
+  history_.update_metric("loss", 2.0);
+  EXPECT_EQ(cursor_.take_newest(history_, "loss", true), 2.0);
+  history_.delete_metric("loss");
+  EXPECT_EQ(cursor_.take_newest(history_, "loss", true), std::nullopt);
+  history_.update_metric("loss", 1.0);
+  EXPECT_EQ(cursor_.take_newest(history_, "loss", false), 1.0);
+  EXPECT_EQ(cursor_.take_newest(history_, "loss", false), std::nullopt);
 }
 
-TEST(MetricCursorTest, AMissingMetricIsAnErrorOnlyIfAllAreMissing) {
-  InMemoryRunHistory history;
-  MetricCursor cursor;
-  history.update_metric("test_eval_loss_epoch", 1.0);  // from a callback's evaluation
-  EXPECT_EQ(cursor.take_newest(history, "eval_los_epoch", false), std::nullopt);
-  history.update_metric("eval_loss_epoch", 0.5);
-  EXPECT_ERROR(cursor.take_newest(history, "eval_los_epoch", true), "eval_los_epoch");
+TEST_F(MetricCursorTest, AMissingMetricIsAnErrorOnlyIfAllAreMissing) {
+  history_.update_metric("test_eval_loss_epoch", 1.0);  // from a callback's evaluation
+  EXPECT_EQ(cursor_.take_newest(history_, "eval_los_epoch", false), std::nullopt);
+  history_.update_metric("eval_loss_epoch", 0.5);
+  EXPECT_ERROR(cursor_.take_newest(history_, "eval_los_epoch", true), "eval_los_epoch");
 }
 
-TEST(MetricCursorTest, ReturnsEachValueOnce) {
-  InMemoryRunHistory history;
-  MetricCursor metrics;
-  history.update_metric("loss", 3.0);
-  history.update_metric("loss", 2.0);
-  history.update_metric("accuracy", 0.5);
-  EXPECT_EQ(metrics.take(history), (Values{{"loss", 3.0}, {"loss", 2.0}, {"accuracy", 0.5}}));
-  history.update_metric("loss", 1.0);
-  EXPECT_EQ(metrics.take(history), (Values{{"loss", 1.0}}));
-  EXPECT_TRUE(metrics.take(history).empty());
+TEST_F(MetricCursorTest, ReturnsEachValueOnce) {
+  history_.update_metric("loss", 3.0);
+  history_.update_metric("loss", 2.0);
+  history_.update_metric("accuracy", 0.5);
+  EXPECT_EQ(cursor_.take(history_), (Values{{"loss", 3.0}, {"loss", 2.0}, {"accuracy", 0.5}}));
+  history_.update_metric("loss", 1.0);
+  EXPECT_EQ(cursor_.take(history_), (Values{{"loss", 1.0}}));
+  EXPECT_TRUE(cursor_.take(history_).empty());
 }
 
-TEST(MetricCursorTest, AfterAResetOfTheHistoryAllValuesAreNew) {
-  InMemoryRunHistory history;
-  MetricCursor metrics;
-  history.update_metric("loss", 3.0);
-  history.update_metric("loss", 2.0);
-  metrics.take(history);
+TEST_F(MetricCursorTest, AfterAResetOfTheHistoryAllValuesAreNew) {
+  history_.update_metric("loss", 3.0);
+  history_.update_metric("loss", 2.0);
+  cursor_.take(history_);
   InMemoryRunHistory other;
   other.update_metric("loss", 1.0);
-  EXPECT_EQ(metrics.take(other), (Values{{"loss", 1.0}}));
+  EXPECT_EQ(cursor_.take(other), (Values{{"loss", 1.0}}));
 }
 
-TEST(MetricCursorTest, StateRecordsWhichValuesWereRead) {
-  InMemoryRunHistory history;
-  history.update_metric("loss", 3.0);
-  MetricCursor before;
-  before.take(history);
+TEST_F(MetricCursorTest, StateRecordsWhichValuesWereRead) {
+  history_.update_metric("loss", 3.0);
+  cursor_.take(history_);
   MetricCursor after;
-  after.load_state_dict(before.state_dict());
-  history.update_metric("loss", 2.0);
-  EXPECT_EQ(after.take(history), (Values{{"loss", 2.0}}));
+  after.load_state_dict(cursor_.state_dict());
+  history_.update_metric("loss", 2.0);
+  EXPECT_EQ(after.take(history_), (Values{{"loss", 2.0}}));
 }
 
-TEST(MetricCursorTest, RejectsAStateWithoutCounts) {
-  EXPECT_ERROR((MetricCursor{}.load_state_dict({{"loss", "many"}})), "\"loss\"");
+TEST_F(MetricCursorTest, RejectsAStateWithoutCounts) {
+  EXPECT_ERROR(cursor_.load_state_dict({{"loss", "many"}}), "\"loss\"");
 }
 
 }  // namespace

@@ -13,8 +13,7 @@ namespace linkboy::testing::batch_size_finder_test {
 namespace {
 
 /// Runs out of memory with batches larger than a limit.
-class SmallMemory : public QuietTrainer {
- public:
+struct SmallMemory : QuietTrainer {
   using QuietTrainer::QuietTrainer;
   StepOutput calculate_train_batch_loss(const Batch& batch) override {
     if (batch.size() > limit) TORCH_CHECK_WITH(OutOfMemoryError, false, "out of memory");
@@ -25,8 +24,11 @@ class SmallMemory : public QuietTrainer {
   int64_t bad_alloc_limit = 1000;
 };
 
-class BatchSizeFinderTest : public ::testing::Test {
- protected:
+struct BatchSizeFinderTest : ::testing::Test {
+  BatchSizeFinderResult find(const BatchSizeFinderOptions& finder = {}) {
+    return find_batch_size(trainer_, options_, finder);
+  }
+
   torch::nn::Sequential model_ = toy_model();
   SmallMemory trainer_{model_,
                        torch::nn::CrossEntropyLoss(),
@@ -43,35 +45,34 @@ std::vector<int64_t> sizes_of(const BatchSizeFinderResult& result) {
 
 TEST_F(BatchSizeFinderTest, DoublesThenHalvesTheGap) {
   trainer_.limit = 50;
-  const auto result = find_batch_size(trainer_, options_, {.min_batch_size = 4});
+  const auto result = find({.min_batch_size = 4});
   EXPECT_EQ(sizes_of(result), (std::vector<int64_t>{4, 8, 16, 32, 64, 48, 56, 52}));
   EXPECT_EQ(result.largest, 48);
 }
 
 TEST_F(BatchSizeFinderTest, TreatsABadAllocationAsTooLarge) {
   trainer_.bad_alloc_limit = 10;
-  EXPECT_EQ(find_batch_size(trainer_, options_).largest, 10);
+  EXPECT_EQ(find().largest, 10);
 }
 
 TEST_F(BatchSizeFinderTest, AStopRequestEndsTheSearchAndTheNextRun) {
-  const TrainOptions options{
-      .train_dataset = toy_data(32), .num_epochs = 1, .per_device_batch_size = 8};
+  options_.num_epochs = 1;
   trainer_.request_stop();
-  const auto result = find_batch_size(trainer_, options);
+  const auto result = find();
   EXPECT_TRUE(result.trials.empty());
   EXPECT_EQ(result.largest, 0);
-  EXPECT_EQ(trainer_.train(options).num_updates, 0);
+  EXPECT_EQ(trainer_.train(options_).num_updates, 0);
 }
 
 TEST_F(BatchSizeFinderTest, StopsAtTheSizeOfTheData) {
-  const auto result = find_batch_size(trainer_, options_, {.min_batch_size = 64});
+  const auto result = find({.min_batch_size = 64});
   EXPECT_EQ(sizes_of(result), (std::vector<int64_t>{64, 128, 200}));
   EXPECT_EQ(result.largest, 200);
 }
 
 TEST_F(BatchSizeFinderTest, TheFastestSizeIsOneThatFits) {
   trainer_.limit = 50;
-  const auto result = find_batch_size(trainer_, options_, {.min_batch_size = 4});
+  const auto result = find({.min_batch_size = 4});
   EXPECT_GT(result.fastest, 0);
   EXPECT_LE(result.fastest, 50);
   for (const auto& trial : result.trials) {
@@ -84,7 +85,7 @@ TEST_F(BatchSizeFinderTest, TheFastestSizeIsOneThatFits) {
 TEST_F(BatchSizeFinderTest, DoesNotChangeTheWeights) {
   const auto before = copies_of(model_->parameters());
   trainer_.limit = 50;
-  find_batch_size(trainer_, options_);
+  find();
   EXPECT_TRUE(bit_equal(model_->parameters(), before));
   EXPECT_TRUE(trainer_.optimizer()->state().empty());
 }
@@ -101,15 +102,14 @@ TEST_F(BatchSizeFinderTest, EveryTrialRestoresTheMomentum) {
     return buffers;
   };
   const auto before = copies_of(momenta());
-  EXPECT_GE(find_batch_size(trainer_, options_, {.min_batch_size = 64}).trials.size(), 2U);
+  EXPECT_GE(find({.min_batch_size = 64}).trials.size(), 2U);
   EXPECT_TRUE(bit_equal(momenta(), before));
 }
 
 TEST_F(BatchSizeFinderTest, TheSpeedExcludesTheFirstUpdate) {
   using Clock = std::chrono::steady_clock;
   /// The second update takes 20 ms, which the measured time must include.
-  class Busy : public QuietTrainer {
-   public:
+  struct Busy : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     void optimizer_step() override {
       const auto start = Clock::now();
@@ -126,25 +126,21 @@ TEST_F(BatchSizeFinderTest, TheSpeedExcludesTheFirstUpdate) {
 }
 
 TEST_F(BatchSizeFinderTest, ReportsThatNothingFits) {
-  EXPECT_ERROR(find_batch_size(trainer_, options_, {.max_memory_mib = 1.0}), "not even a batch");
+  EXPECT_ERROR(find({.max_memory_mib = 1.0}), "not even a batch");
 }
 
 TEST_F(BatchSizeFinderTest, OtherErrorsOfTrainingReachTheCaller) {
   options_.train_dataloader_options.transform = [](Batch, const TransformContext&) -> Batch {
     throw Error("no batch");
   };
-  EXPECT_ERROR(find_batch_size(trainer_, options_), "no batch");
+  EXPECT_ERROR(find(), "no batch");
 }
 
 TEST_F(BatchSizeFinderTest, RejectsOptionsOutOfRange) {
-  EXPECT_OPTION_ERROR(find_batch_size(trainer_, options_, {.min_batch_size = 0}),
-                      "min_batch_size is 0");
-  EXPECT_OPTION_ERROR(
-      find_batch_size(trainer_, options_, {.min_batch_size = 8, .max_batch_size = 4}),
-      "max_batch_size is 4");
-  EXPECT_OPTION_ERROR(find_batch_size(trainer_, options_, {.num_updates = 1}), "num_updates is 1");
-  EXPECT_OPTION_ERROR(find_batch_size(trainer_, options_, {.max_memory_mib = 0.0}),
-                      "max_memory_mib is 0");
+  EXPECT_OPTION_ERROR(find({.min_batch_size = 0}), "min_batch_size is 0");
+  EXPECT_OPTION_ERROR(find({.min_batch_size = 8, .max_batch_size = 4}), "max_batch_size is 4");
+  EXPECT_OPTION_ERROR(find({.num_updates = 1}), "num_updates is 1");
+  EXPECT_OPTION_ERROR(find({.max_memory_mib = 0.0}), "max_memory_mib is 0");
   EXPECT_OPTION_ERROR(find_batch_size(trainer_, {}), "train_dataset is missing");
 }
 
@@ -154,7 +150,7 @@ TEST_F(BatchSizeFinderTest, RefusesABatchSampler) {
     std::vector<int64_t> sample(int64_t, int64_t batch) const override { return {batch}; }
   };
   options_.train_dataloader_options.batch_sampler = std::make_shared<Ones>();
-  EXPECT_OPTION_ERROR(find_batch_size(trainer_, options_, {}), "has a batch_sampler");
+  EXPECT_OPTION_ERROR(find(), "has a batch_sampler");
 }
 
 }  // namespace

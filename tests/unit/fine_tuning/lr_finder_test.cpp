@@ -13,21 +13,22 @@
 namespace linkboy::testing::lr_finder_test {
 namespace {
 
-TrainOptions training() {
-  return {.train_dataset = toy_data(32), .num_epochs = 1, .per_device_batch_size = 8};
+TrainOptions training(int64_t batch_size = 8) {
+  return {.train_dataset = toy_data(32), .num_epochs = 1, .per_device_batch_size = batch_size};
 }
 
+const LrFinderOptions kWideSearch{
+    .start_lr = 1e-4, .end_lr = 10.0, .num_updates = 60, .smoothing = 0.5};
+
 /// Counts the runs and the calls of `on_init_end`.
-class CountRuns : public Callback {
- public:
+struct CountRuns : Callback {
   void on_init_end(Trainer&) override { ++num_init_ends; }
   void on_training_run_start(Trainer&) override { ++num_runs; }
   int num_init_ends = 0;
   int num_runs = 0;
 };
 
-class FindersTest : public ::testing::Test {
- protected:
+struct FindersTest : ::testing::Test {
   /// Returns everything that a trial could change, as text.
   std::string everything() {
     std::string text;
@@ -45,13 +46,26 @@ class FindersTest : public ::testing::Test {
     return text + std::to_string(history.current_epoch());
   }
 
+  /// Searches with the toy's trainer.
+  LrFinderResult find(const LrFinderOptions& finder, const TrainOptions& options = training()) {
+    return find_learning_rate(toy_.trainer, options, finder);
+  }
+
+  /// Returns a trainer of a subclass, with the toy's model and optimizer.
+  template <class TrainerClass>
+  TrainerClass trainer_of(DistributedOptions distributed = {},
+                          LossFunction loss = torch::nn::CrossEntropyLoss()) {
+    return TrainerClass(
+        toy_.model, std::move(loss), toy_.optimizer,
+        {.callbacks = {}, .accelerator = {.device = "cpu", .distributed = std::move(distributed)}});
+  }
+
   std::shared_ptr<CountRuns> runs_ = std::make_shared<CountRuns>();
   Toy toy_{{runs_}, 0.05};
 };
 
 TEST_F(FindersTest, LearningRateGrowsByAConstantFactorFromStartToEnd) {
-  const auto result = find_learning_rate(toy_.trainer, training(),
-                                         {.start_lr = 1e-4, .end_lr = 1e-1, .num_updates = 7});
+  const auto result = find({.start_lr = 1e-4, .end_lr = 1e-1, .num_updates = 7});
   ASSERT_EQ(result.learning_rates.size(), 7U);
   for (int i = 0; i < 7; ++i) {
     EXPECT_NEAR(result.learning_rates[i], std::pow(10.0, -4.0 + i * 0.5), 1e-12);
@@ -60,9 +74,7 @@ TEST_F(FindersTest, LearningRateGrowsByAConstantFactorFromStartToEnd) {
 
 TEST_F(FindersTest, TheFirstLossIsThatOfTheUnchangedModel) {
   const auto loss = toy_.trainer.evaluate({.dataset = toy_data(32)}).at("evaluation_loss");
-  auto options = training();
-  options.per_device_batch_size = 32;
-  const auto result = find_learning_rate(toy_.trainer, options, {.num_updates = 3});
+  const auto result = find({.num_updates = 3}, training(/*batch_size=*/32));
   EXPECT_NEAR(result.losses.front(), loss, 1e-6);
   EXPECT_NEAR(result.smoothed_losses.front(), loss, 1e-6);
 }
@@ -70,20 +82,20 @@ TEST_F(FindersTest, TheFirstLossIsThatOfTheUnchangedModel) {
 TEST_F(FindersTest, LearningRateSearchChangesNothing) {
   toy_.trainer.train(training());  // creates the momentum
   const std::string before = everything();
-  find_learning_rate(toy_.trainer, training(), {.num_updates = 20});
+  find({.num_updates = 20});
   EXPECT_EQ(everything(), before);
   EXPECT_EQ(runs_->num_runs, 1);
   EXPECT_EQ(toy_.trainer.callback_handler().names().size(), 1U);
 }
 
 TEST_F(FindersTest, AFreshOptimizerIsRestoredToItsInitialState) {
-  find_learning_rate(toy_.trainer, training(), {.num_updates = 5});
+  find({.num_updates = 5});
   EXPECT_TRUE(toy_.optimizer->state().empty());
 }
 
 TEST_F(FindersTest, AStopRequestBeforeTheLearningRateSearchAlsoEndsTheNextRun) {
   toy_.trainer.request_stop(StopReason::stop_request, "enough");
-  EXPECT_TRUE(find_learning_rate(toy_.trainer, training(), {.num_updates = 20}).losses.empty());
+  EXPECT_TRUE(find({.num_updates = 20}).losses.empty());
   const TrainResult result = toy_.trainer.train(training());
   EXPECT_EQ(result.num_updates, 0);
   EXPECT_EQ(result.message, "enough");
@@ -91,8 +103,7 @@ TEST_F(FindersTest, AStopRequestBeforeTheLearningRateSearchAlsoEndsTheNextRun) {
 }
 
 TEST_F(FindersTest, ALearningRateSearchThatDivergesDoesNotStopALaterRun) {
-  const auto result = find_learning_rate(toy_.trainer, training(),
-                                         {.start_lr = 1e-3, .end_lr = 1e6, .num_updates = 60});
+  const auto result = find({.start_lr = 1e-3, .end_lr = 1e6, .num_updates = 60});
   ASSERT_LT(result.losses.size(), 60U);
   EXPECT_EQ(toy_.trainer.train(training()).num_updates, 4);
 }
@@ -110,7 +121,7 @@ struct StopsAtNan : QuietTrainer {
 };
 
 TEST_F(FindersTest, AStopAtANaNInTheLearningRateSearchDoesNotStopALaterRun) {
-  StopsAtNan trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer);
+  auto trainer = trainer_of<StopsAtNan>();
   const auto result =
       find_learning_rate(trainer, training(), {.start_lr = 0.1, .end_lr = 10, .num_updates = 9});
   EXPECT_LT(result.losses.size(), 9U);
@@ -119,23 +130,17 @@ TEST_F(FindersTest, AStopAtANaNInTheLearningRateSearchDoesNotStopALaterRun) {
 }
 
 TEST_F(FindersTest, EndsWhereTheLossDiverges) {
-  const auto result =
-      find_learning_rate(toy_.trainer, training(),
-                         {.start_lr = 1e-3, .end_lr = 1e6, .num_updates = 60, .smoothing = 0.5});
+  const auto result = find({.start_lr = 1e-3, .end_lr = 1e6, .num_updates = 60, .smoothing = 0.5});
   EXPECT_LT(result.losses.size(), 60U);
   EXPECT_GE(result.losses.size(), 2U);
 }
 
 TEST_F(FindersTest, SuggestsARateAtWhichTheLossFalls) {
-  auto options = training();
-  options.per_device_batch_size = 32;  // all batches are equal, so only the rate changes the loss
-  const auto result =
-      find_learning_rate(toy_.trainer, options,
-                         {.start_lr = 1e-4, .end_lr = 10.0, .num_updates = 60, .smoothing = 0.5});
+  // All batches are equal, so only the rate changes the loss.
+  const auto result = find(kWideSearch, training(/*batch_size=*/32));
   ASSERT_TRUE(result.suggestion.has_value());
-  const auto place =
-      std::find(result.learning_rates.begin(), result.learning_rates.end(), *result.suggestion) -
-      result.learning_rates.begin();
+  const auto& rates = result.learning_rates;
+  const auto place = std::find(rates.begin(), rates.end(), *result.suggestion) - rates.begin();
   EXPECT_LT(result.losses[place + 1], result.losses[place - 1]);
   EXPECT_GT(*result.suggestion, 1e-3);
 }
@@ -148,13 +153,8 @@ TEST_F(FindersTest, SuggestsARateThatTrainsWell) {
     const auto y = x.matmul(torch::randn({32, 10})).argmax(1);
     torch::nn::Sequential model(torch::nn::Linear(32, 64), torch::nn::ReLU(),
                                 torch::nn::Linear(64, 10));
-    std::shared_ptr<torch::optim::Optimizer> optimizer;
-    if (is_adam) {
-      optimizer = std::make_shared<torch::optim::Adam>(model->parameters());
-    } else {
-      optimizer =
-          std::make_shared<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.1));
-    }
+    std::shared_ptr<torch::optim::Optimizer> optimizer = toy_sgd(model, 0.1, /*momentum=*/0.0);
+    if (is_adam) optimizer = std::make_shared<torch::optim::Adam>(model->parameters());
     QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
                          {.callbacks = {}, .accelerator = {.device = "cpu"}});
     const auto result = find_learning_rate(
@@ -169,50 +169,32 @@ TEST_F(FindersTest, SuggestsARateThatTrainsWell) {
   }
 }
 
-/// Subtracts a constant from the loss, which makes it negative, as that of a density can be.
-class NegativeLossTrainer : public QuietTrainer {
- public:
-  using QuietTrainer::QuietTrainer;
-
- protected:
-  StepOutput calculate_train_batch_loss(const Batch& batch) override {
-    StepOutput output = QuietTrainer::calculate_train_batch_loss(batch);
-    output.loss = output.loss - 3.0;
-    return output;
-  }
-};
-
 TEST_F(FindersTest, ANegativeLossDoesNotDiverge) {
-  NegativeLossTrainer trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer,
-                              {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  const LrFinderOptions finder{.start_lr = 1e-3, .end_lr = 0.1, .num_updates = 50};
-  EXPECT_EQ(find_learning_rate(trainer, training(), finder).losses.size(), 50U);
-  // The search ends if the loss does diverge.
-  const LrFinderOptions too_far{.start_lr = 1e-3, .end_lr = 1e6, .num_updates = 50};
-  EXPECT_LT(find_learning_rate(trainer, training(), too_far).losses.size(), 50U);
+  // The loss of a density can be negative.
+  auto trainer =
+      trainer_of<QuietTrainer>({}, [](const at::Tensor& output, const at::Tensor& target) {
+        return at::cross_entropy_loss(output, target) - 3.0;
+      });
+  const auto num_losses = [&](double end_lr) {
+    const LrFinderOptions finder{.start_lr = 1e-3, .end_lr = end_lr, .num_updates = 50};
+    return find_learning_rate(trainer, training(), finder).losses.size();
+  };
+  EXPECT_EQ(num_losses(0.1), 50U);
+  EXPECT_LT(num_losses(1e6), 50U) << "the search ends if the loss does diverge";
 }
 
 TEST_F(FindersTest, SkippedUpdatesDoNotCountAsAFall) {
-  class SkipsSome : public QuietTrainer {
-   public:
+  struct SkipsSome : QuietTrainer {
     using QuietTrainer::QuietTrainer;
-
-   protected:
     void optimizer_step() override {
-      ++num_windows_;
-      if (num_windows_ > 10 && num_windows_ < 30) return accelerator().skip_optimizer_step();
+      ++num_windows;
+      if (num_windows > 10 && num_windows < 30) return accelerator().skip_optimizer_step();
       QuietTrainer::optimizer_step();
     }
-
-   private:
-    int num_windows_ = 0;
+    int num_windows = 0;
   };
-  SkipsSome trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer,
-                    {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  auto options = training();
-  options.per_device_batch_size = 32;
-  const auto result = find_learning_rate(
-      trainer, options, {.start_lr = 1e-4, .end_lr = 10.0, .num_updates = 60, .smoothing = 0.5});
+  auto trainer = trainer_of<SkipsSome>();
+  const auto result = find_learning_rate(trainer, training(/*batch_size=*/32), kWideSearch);
   ASSERT_TRUE(result.suggestion.has_value());
   const auto& rates = result.learning_rates;
   EXPECT_GT(std::count(rates.begin(), rates.end(), rates[15]), 15);
@@ -220,7 +202,7 @@ TEST_F(FindersTest, SkippedUpdatesDoNotCountAsAFall) {
 }
 
 TEST_F(FindersTest, CallbacksOfTheTrainerAreSetUpInItsFirstRun) {
-  find_learning_rate(toy_.trainer, training(), {.num_updates = 5});
+  find({.num_updates = 5});
   EXPECT_EQ(runs_->num_init_ends, 0);
   toy_.trainer.train(training());
   toy_.trainer.train(training());
@@ -228,18 +210,7 @@ TEST_F(FindersTest, CallbacksOfTheTrainerAreSetUpInItsFirstRun) {
 }
 
 TEST_F(FindersTest, GroupsKeepTheRatioOfTheirRates) {
-  auto model = toy_model();
-  auto parameters = model->parameters();
-  torch::optim::SGD optimizer(
-      std::vector<torch::optim::OptimizerParamGroup>{
-          torch::optim::OptimizerParamGroup({parameters[0]},
-                                            std::make_unique<torch::optim::SGDOptions>(0.2)),
-          torch::optim::OptimizerParamGroup({parameters[1]},
-                                            std::make_unique<torch::optim::SGDOptions>(0.1))},
-      torch::optim::SGDOptions(0.2));
-  auto shared = std::make_shared<torch::optim::SGD>(std::move(optimizer));
-  class SeesRatio : public QuietTrainer {
-   public:
+  struct SeesRatio : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     void optimizer_step() override {
       const auto rates = get_param_group_field(*this->optimizer(), ParamGroupField::lr);
@@ -247,8 +218,9 @@ TEST_F(FindersTest, GroupsKeepTheRatioOfTheirRates) {
     }
     std::vector<double> ratios;
   };
-  SeesRatio trainer(model, torch::nn::CrossEntropyLoss(), shared,
-                    {.callbacks = {}, .accelerator = {.device = "cpu"}});
+  toy_.optimizer->add_param_group(torch::optim::OptimizerParamGroup(
+      {torch::zeros({1})}, std::make_unique<torch::optim::SGDOptions>(0.025)));
+  auto trainer = trainer_of<SeesRatio>();
   find_learning_rate(trainer, training(), {.num_updates = 4});
   ASSERT_EQ(trainer.ratios.size(), 4U);
   for (const double ratio : trainer.ratios) EXPECT_NEAR(ratio, 2.0, 1e-9);
@@ -260,7 +232,7 @@ TEST_F(FindersTest, RestoresEverythingWhenTrainingThrows) {
   options.train_dataloader_options.transform = [](Batch, const TransformContext&) -> Batch {
     throw Error("no batch");
   };
-  EXPECT_ERROR(find_learning_rate(toy_.trainer, options), "no batch");
+  EXPECT_ERROR(find({}, options), "no batch");
   EXPECT_EQ(everything(), before);
   EXPECT_EQ(toy_.trainer.callback_handler().names().size(), 1U);
 }
@@ -268,29 +240,24 @@ TEST_F(FindersTest, RestoresEverythingWhenTrainingThrows) {
 TEST_F(FindersTest, RestoresTheRandomNumberGenerator) {
   toy_.model->push_back(torch::nn::Dropout(0.5));
   const std::string before = everything();
-  find_learning_rate(toy_.trainer, training(), {.num_updates = 3});
+  find({.num_updates = 3});
   EXPECT_EQ(everything(), before);
 }
 
 TEST_F(FindersTest, LeavesNoGradientsEvenIfTheTrainerKeepsThem) {
-  class KeepGradients : public QuietTrainer {
-   public:
+  struct KeepGradients : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     void optimizer_zero_grad() override {}
   };
-  KeepGradients trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer,
-                        {.callbacks = {}, .accelerator = {.device = "cpu"}});
+  auto trainer = trainer_of<KeepGradients>();
   find_learning_rate(trainer, training(), {.num_updates = 3});
   for (const auto& parameter : toy_.model->parameters()) EXPECT_FALSE(parameter.grad().defined());
 }
 
 TEST_F(FindersTest, RestoresMembersOfASubclassAndThePhaseOfLocalSgd) {
-  class Counting : public QuietTrainer {
-   public:
+  struct Counting : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     torch::Tensor num_steps = torch::zeros({1});
-
-   protected:
     StepOutput calculate_train_batch_loss(const Batch& batch) override {
       num_steps += 1;
       return QuietTrainer::calculate_train_batch_loss(batch);
@@ -300,9 +267,7 @@ TEST_F(FindersTest, RestoresMembersOfASubclassAndThePhaseOfLocalSgd) {
       num_steps = state.get_tensor("num_steps");
     }
   };
-  Counting trainer(toy_.model, torch::nn::CrossEntropyLoss(), toy_.optimizer,
-                   {.callbacks = {},
-                    .accelerator = {.device = "cpu", .distributed = {.local_sgd_interval = 100}}});
+  auto trainer = trainer_of<Counting>({.local_sgd_interval = 100});
   TrainOptions options = training();
   options.num_epochs = {};
   options.max_num_updates = 2;
@@ -344,9 +309,6 @@ TEST_F(FindersTest, DoesNotSuggestARateFromTheFirstTenth) {
 }
 
 TEST_F(FindersTest, RejectsOptionsOutOfRange) {
-  const auto find = [&](LrFinderOptions options) {
-    find_learning_rate(toy_.trainer, training(), options);
-  };
   EXPECT_OPTION_ERROR(find({.start_lr = 0.0}), "start_lr is 0");
   EXPECT_OPTION_ERROR(find({.start_lr = 1.0, .end_lr = 0.5}), "end_lr is 0.5");
   EXPECT_OPTION_ERROR(find({.num_updates = 1}), "num_updates is 1");
@@ -360,7 +322,7 @@ TEST_F(FindersTest, DoNotCallTheCallbacksOfTheGivenRun) {
   const auto counts = std::make_shared<CountRuns>();
   TrainOptions options = training();
   options.callbacks = {counts};
-  find_learning_rate(toy_.trainer, options, {.num_updates = 10});
+  find({.num_updates = 10}, options);
   find_batch_size(toy_.trainer, options, {.max_batch_size = 8});
   EXPECT_EQ(counts->num_runs, 0);
 }

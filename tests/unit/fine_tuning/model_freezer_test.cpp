@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,18 +21,16 @@ using torch::nn::Linear;
 using torch::nn::ReLU;
 using torch::nn::Sequential;
 
-const Names kInput{"input.weight", "input.bias"};
-const Names kBlockLinear{"block.linear.weight", "block.linear.bias", "block.inner.linear.weight",
-                         "block.inner.linear.bias"};
+using Words = std::vector<std::string>;
+
+const Words kInputInOrder{"input.weight", "input.bias"};
+const Words kBlockInOrder{"block.linear.weight", "block.linear.bias", "block.inner.linear.weight",
+                          "block.inner.linear.bias"};
+const Names kInput(kInputInOrder.begin(), kInputInOrder.end());
+const Names kBlockLinear(kBlockInOrder.begin(), kBlockInOrder.end());
 const Names kBlockNorms{"block.norm.weight", "block.norm.bias", "block.inner.norm.weight",
                         "block.inner.norm.bias"};
 const Names kOutput{"output.weight", "output.bias"};
-
-Names together(const std::vector<Names>& all) {
-  Names result;
-  for (const Names& names : all) result.insert(names.begin(), names.end());
-  return result;
-}
 
 std::vector<int64_t> groups_of(const ParametersByGroup& parameters) {
   std::vector<int64_t> groups;
@@ -40,14 +39,20 @@ std::vector<int64_t> groups_of(const ParametersByGroup& parameters) {
 }
 
 /// Returns the names of the parameters, in the order of `parameters`.
-std::vector<std::string> names_of(const std::vector<at::Tensor>& parameters,
-                                  const torch::nn::Module& model) {
-  std::vector<std::string> names;
+Words names_of(const std::vector<at::Tensor>& parameters, const torch::nn::Module& model) {
+  Words names;
   for (const at::Tensor& parameter : parameters) {
     for (const auto& item : model.named_parameters()) {
       if (item.value().is_same(parameter)) names.push_back(item.key());
     }
   }
+  return names;
+}
+
+std::map<int64_t, Words> names_by_group(const ParametersByGroup& parameters,
+                                        const torch::nn::Module& model) {
+  std::map<int64_t, Words> names;
+  for (const auto& [group, tensors] : parameters) names[group] = names_of(tensors, model);
   return names;
 }
 
@@ -88,30 +93,20 @@ TEST(ModelFreezerTest, AnIndexOutOfRangeIsAnErrorThatChangesNothing) {
   EXPECT_EQ(frozen_names(*net), Names{});
 }
 
-TEST(ModelFreezerTest, FreezesRangesExceptTheirBatchNorms) {
+TEST(ModelFreezerTest, FreezesRangesAndTheirBatchNormsIfThatIsSet) {
   struct Case {
     FreezeOptions range;
     Names frozen;
   };
-  for (const Case& a : {Case{{}, together({kInput, kBlockLinear})}, Case{{1, 1}, kBlockLinear},
-                        Case{{0, -1}, together({kInput, kBlockLinear, kOutput})}}) {
-    NestedNet net;
-    ModelFreezer(net).freeze(a.range);
-    EXPECT_EQ(frozen_names(*net), a.frozen);
-  }
-}
-
-TEST(ModelFreezerTest, FreezesRangesWithTheirBatchNorms) {
-  struct Case {
-    FreezeOptions range;
-    Names frozen;
-  };
-  for (const Case& a : {Case{{}, together({kInput, kBlockLinear, kBlockNorms})},
-                        Case{{1, 1}, together({kBlockLinear, kBlockNorms})},
-                        Case{{0, -1}, together({kInput, kBlockLinear, kBlockNorms, kOutput})}}) {
-    NestedNet net;
-    ModelFreezer(net, {.freeze_batch_norms = true}).freeze(a.range);
-    EXPECT_EQ(frozen_names(*net), a.frozen);
+  for (const auto& [range, frozen] :
+       {Case{{}, together({kInput, kBlockLinear})}, Case{{1, 1}, kBlockLinear},
+        Case{{0, -1}, together({kInput, kBlockLinear, kOutput})}}) {
+    SCOPED_TRACE(c10::str(range.from_index, " to ", range.to_index));
+    NestedNet net, with_norms;
+    ModelFreezer(net).freeze(range);
+    EXPECT_EQ(frozen_names(*net), frozen);
+    ModelFreezer(with_norms, {.freeze_batch_norms = true}).freeze(range);
+    EXPECT_EQ(frozen_names(*with_norms), together({frozen, kBlockNorms}));
   }
 }
 
@@ -127,13 +122,15 @@ TEST(ModelFreezerTest, UnfreezesRanges) {
     UnfreezeOptions range;
     Names still_frozen;
   };
-  for (const Case& a : {Case{{}, {}}, Case{{-1, -2}, kInput},
-                        Case{{0, 0}, together({kBlockLinear, kBlockNorms, kOutput})}}) {
+  for (const auto& [range, still_frozen] :
+       {Case{{}, {}}, Case{{-1, -2}, kInput},
+        Case{{0, 0}, together({kBlockLinear, kBlockNorms, kOutput})}}) {
+    SCOPED_TRACE(c10::str(range.from_index, " to ", range.to_index));
     NestedNet net;
     ModelFreezer freezer(net, {.freeze_batch_norms = true});
     freezer.freeze({.to_index = -1});
-    freezer.unfreeze(a.range);
-    EXPECT_EQ(frozen_names(*net), a.still_frozen);
+    freezer.unfreeze(range);
+    EXPECT_EQ(frozen_names(*net), still_frozen);
   }
 }
 
@@ -142,37 +139,24 @@ TEST(ModelFreezerTest, UnfreezesRanges) {
 TEST(ModelFreezerTest, ReturnsExactlyTheChangedParameters) {
   NestedNet net;
   ModelFreezer freezer(net);
-  const std::vector<std::string> input{"input.weight", "input.bias"};
-  const std::vector<std::string> block{"block.linear.weight", "block.linear.bias",
-                                       "block.inner.linear.weight", "block.inner.linear.bias"};
-  const auto frozen = freezer.freeze();
-  ASSERT_EQ(groups_of(frozen), (std::vector<int64_t>{0, 1}));
-  EXPECT_EQ(names_of(frozen.at(0), *net), input);
-  EXPECT_EQ(names_of(frozen.at(1), *net), block);
+  const std::map<int64_t, Words> changed{{0, kInputInOrder}, {1, kBlockInOrder}};
+  EXPECT_EQ(names_by_group(freezer.freeze(), *net), changed);
   EXPECT_TRUE(freezer.freeze().empty());
-
-  const auto unfrozen = freezer.unfreeze();
-  ASSERT_EQ(groups_of(unfrozen), (std::vector<int64_t>{0, 1}));
-  EXPECT_EQ(names_of(unfrozen.at(0), *net), input);
-  EXPECT_EQ(names_of(unfrozen.at(1), *net), block);
+  EXPECT_EQ(names_by_group(freezer.unfreeze(), *net), changed);
   EXPECT_TRUE(freezer.unfreeze().empty());
 }
 
 TEST(ModelFreezerTest, ReturnsOnlyTheUnfrozenRestOfAGroup) {
   NestedNet net;
   ModelFreezer freezer(net);
+  using Changed = std::map<int64_t, Words>;
   freeze_by_hand(*net->block->linear);
-  const auto frozen = freezer.freeze({.from_index = 1, .to_index = 1});
-  ASSERT_EQ(groups_of(frozen), (std::vector<int64_t>{1}));
-  EXPECT_EQ(names_of(frozen.at(1), *net),
-            (std::vector<std::string>{"block.inner.linear.weight", "block.inner.linear.bias"}));
-
+  EXPECT_EQ(names_by_group(freezer.freeze({.from_index = 1, .to_index = 1}), *net),
+            (Changed{{1, {"block.inner.linear.weight", "block.inner.linear.bias"}}}));
   freezer.unfreeze();
   freeze_by_hand(*net->block->linear);
-  const auto unfrozen = freezer.unfreeze();
-  ASSERT_EQ(groups_of(unfrozen), (std::vector<int64_t>{1}));
-  EXPECT_EQ(names_of(unfrozen.at(1), *net),
-            (std::vector<std::string>{"block.linear.weight", "block.linear.bias"}));
+  EXPECT_EQ(names_by_group(freezer.unfreeze(), *net),
+            (Changed{{1, {"block.linear.weight", "block.linear.bias"}}}));
 }
 
 TEST(ModelFreezerTest, ASharedParameterIsReturnedOnce) {
@@ -223,29 +207,26 @@ TEST(ModelFreezerTest, ListsLayersAndGroups) {
   NestedNet net;
   ModelFreezer freezer(net);
   freezer.freeze();
-  std::vector<std::string> groups, layers;
-  for (const LayerGroup& group : freezer.get_layer_groups()) {
-    groups.push_back(c10::str(group.index, " ", group.name, group.is_frozen ? " frozen" : ""));
-  }
-  EXPECT_EQ(groups, (std::vector<std::string>{"0 input frozen", "1 block frozen", "2 output"}));
-  for (const Layer& layer : freezer.get_layers()) {
-    layers.push_back(
-        c10::str(layer.group_index, " ", layer.name, layer.is_frozen ? " frozen" : ""));
-  }
-  EXPECT_EQ(layers,
-            (std::vector<std::string>{"0 input frozen", "1 block.linear frozen", "1 block.norm",
-                                      "1 block.inner.linear frozen", "1 block.inner.norm",
-                                      "1 block.inner.dropout", "2 output"}));
+  const auto described = [](int64_t index, const auto& part) {
+    return c10::str(index, " ", part.name, part.is_frozen ? " frozen" : "");
+  };
+  Words groups, layers;
+  for (const auto& group : freezer.get_layer_groups())
+    groups.push_back(described(group.index, group));
+  for (const auto& layer : freezer.get_layers())
+    layers.push_back(described(layer.group_index, layer));
+  EXPECT_EQ(groups, (Words{"0 input frozen", "1 block frozen", "2 output"}));
+  EXPECT_EQ(layers, (Words{"0 input frozen", "1 block.linear frozen", "1 block.norm",
+                           "1 block.inner.linear frozen", "1 block.inner.norm",
+                           "1 block.inner.dropout", "2 output"}));
   EXPECT_EQ(freezer.get_layer_groups()[1].module, net->block.ptr());
   EXPECT_EQ(freezer.get_layers()[0].module, net->input.ptr());
-  EXPECT_EQ(
-      names_of(freezer.get_trainable_parameters(), *net),
-      (std::vector<std::string>{"block.norm.weight", "block.norm.bias", "block.inner.norm.weight",
-                                "block.inner.norm.bias", "output.weight", "output.bias"}));
-  EXPECT_EQ(names_of(freezer.get_frozen_parameters(-1, 0), *net),
-            (std::vector<std::string>{"input.weight", "input.bias", "block.linear.weight",
-                                      "block.linear.bias", "block.inner.linear.weight",
-                                      "block.inner.linear.bias"}));
+  EXPECT_EQ(names_of(freezer.get_trainable_parameters(), *net),
+            (Words{"block.norm.weight", "block.norm.bias", "block.inner.norm.weight",
+                   "block.inner.norm.bias", "output.weight", "output.bias"}));
+  Words frozen = kInputInOrder;
+  frozen.insert(frozen.end(), kBlockInOrder.begin(), kBlockInOrder.end());
+  EXPECT_EQ(names_of(freezer.get_frozen_parameters(-1, 0), *net), frozen);
 }
 
 TEST(ModelFreezerTest, AModelWithoutChildrenIsOneGroup) {
@@ -294,15 +275,14 @@ TEST(ModelFreezerTest, FreezingAndEvaluationModeAreIndependent) {
   freezer.freeze({.set_modules_as_eval = true});  // the layers are already frozen
   EXPECT_EQ(frozen_names(*net), together({kInput, kBlockLinear}));
   // Batch norms that are not frozen stay in training mode, even in a block in evaluation mode.
-  EXPECT_EQ(modules_in_eval(*net), (Names{"input", "block", "block.linear", "block.inner",
-                                          "block.inner.linear", "block.inner.dropout"}));
+  const Names in_eval{
+      "input", "block", "block.linear", "block.inner", "block.inner.linear", "block.inner.dropout"};
+  EXPECT_EQ(modules_in_eval(*net), in_eval);
   EXPECT_TRUE(net->is_training());
 
   freezer.unfreeze({.set_modules_as_training = false});
   EXPECT_EQ(frozen_names(*net), Names{});
-  EXPECT_EQ(modules_in_eval(*net), (Names{"input", "block", "block.linear", "block.inner",
-                                          "block.inner.linear", "block.inner.dropout"}));
-
+  EXPECT_EQ(modules_in_eval(*net), in_eval);
   EXPECT_TRUE(freezer.unfreeze({.from_index = 1, .to_index = 1}).empty());
   EXPECT_EQ(modules_in_eval(*net), Names{"input"});
 }

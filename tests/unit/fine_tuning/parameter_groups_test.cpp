@@ -25,8 +25,9 @@ namespace {
 
 using torch::nn::Linear;
 using torch::optim::AdamWOptions;
-using torch::optim::OptimizerParamGroup;
 using torch::optim::SGDOptions;
+using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+using Values = std::map<std::string, double>;
 
 /// A normalisation layer that is not one of LibTorch's.
 struct ScaleImpl : torch::nn::Module {
@@ -72,32 +73,27 @@ const Names kOneDimensional{"scale.scale"};
 
 /// Returns the field of the options for each parameter, by name. A parameter in two groups fails
 /// the test.
-template <class Options, class Field>
-std::map<std::string, double> fields_of(const std::vector<OptimizerParamGroup>& groups,
-                                        const torch::nn::Module& model, Field field) {
-  std::map<std::string, double> values;
-  for (const OptimizerParamGroup& group : groups) {
+template <class Field>
+Values fields_of(const Groups& groups, const torch::nn::Module& model, Field field) {
+  Values values;
+  for (const auto& group : groups) {
+    const double value = field(static_cast<const AdamWOptions&>(group.options()));
     for (const at::Tensor& parameter : group.params()) {
       for (const auto& item : model.named_parameters()) {
         if (!item.value().is_same(parameter)) continue;
-        EXPECT_TRUE(
-            values.emplace(item.key(), field(static_cast<const Options&>(group.options()))).second)
-            << item.key();
+        EXPECT_TRUE(values.emplace(item.key(), value).second) << item.key();
       }
     }
   }
   return values;
 }
 
-std::map<std::string, double> decays_of(const std::vector<OptimizerParamGroup>& groups,
-                                        const torch::nn::Module& model) {
-  return fields_of<AdamWOptions>(groups, model,
-                                 [](const AdamWOptions& o) { return o.weight_decay(); });
+Values decays_of(const Groups& groups, const torch::nn::Module& model) {
+  return fields_of(groups, model, [](const AdamWOptions& o) { return o.weight_decay(); });
 }
 
-std::map<std::string, double> lrs_of(const std::vector<OptimizerParamGroup>& groups,
-                                     const torch::nn::Module& model) {
-  return fields_of<AdamWOptions>(groups, model, [](const AdamWOptions& o) { return o.lr(); });
+Values lrs_of(const Groups& groups, const torch::nn::Module& model) {
+  return fields_of(groups, model, [](const AdamWOptions& o) { return o.lr(); });
 }
 
 Names undecayed(const EveryKind& model, const WeightDecayOptions& options) {
@@ -109,21 +105,11 @@ Names undecayed(const EveryKind& model, const WeightDecayOptions& options) {
   return names;
 }
 
-Names together(const std::vector<Names>& all) {
-  Names result;
-  for (const Names& names : all) result.insert(names.begin(), names.end());
-  return result;
-}
-
 // ---- Weight decay -------------------------------------------------------------------------------
 
-TEST(WeightDecayGroupsTest, NormsAndBiasesAreNotDecayed) {
+TEST(WeightDecayGroupsTest, NormsAndBiasesAreNotDecayedAndEachKindHasItsOption) {
   EveryKind model;
   EXPECT_EQ(undecayed(model, {}), together({kNorms, kBiases}));
-}
-
-TEST(WeightDecayGroupsTest, EachKindOfParameterHasItsOption) {
-  EveryKind model;
   EXPECT_EQ(undecayed(model, {.decay_norms = true}), kBiases);
   EXPECT_EQ(undecayed(model, {.decay_biases = true}), kNorms);
   EXPECT_EQ(undecayed(model, {.decay_embeddings = false}),
@@ -142,9 +128,9 @@ TEST(WeightDecayGroupsTest, EveryParameterIsInExactlyOneGroup) {
   for (const auto& [name, lr] : lrs_of(groups, *model)) EXPECT_EQ(lr, 3e-3) << name;
   const auto decays = decays_of(groups, *model);
   EXPECT_EQ(decays.size(), model->parameters().size());
-  EXPECT_EQ(decays.at("token"), 0.05);
-  EXPECT_EQ(decays.at("head.weight"), 0.05);
-  EXPECT_EQ(decays.at("rnn.weight_hh_l0"), 0.05);
+  for (const char* name : {"token", "head.weight", "rnn.weight_hh_l0"}) {
+    EXPECT_EQ(decays.at(name), 0.05) << name;
+  }
   EXPECT_EQ(decays.at("head.bias"), 0.0);
   // The parameters are in the order of the model.
   EXPECT_TRUE(groups[0].params()[0].is_same(model->named_parameters()["token"]));
@@ -228,8 +214,7 @@ TEST(LayerWiseLrGroupsTest, CountsFrozenLayersButNotLayersWithoutParameters) {
                               Linear(2, 2), torch::nn::Softmax(1));
   ModelFreezer(model).freeze({.from_index = 2, .to_index = 2});
   const auto lrs = lrs_of(layer_wise_lr_groups(model, AdamWOptions(0.4), {.decay = 0.5}), *model);
-  EXPECT_EQ(lrs, (std::map<std::string, double>{
-                     {"0.weight", 0.1}, {"0.bias", 0.1}, {"4.weight", 0.4}, {"4.bias", 0.4}}));
+  EXPECT_EQ(lrs, (Values{{"0.weight", 0.1}, {"0.bias", 0.1}, {"4.weight", 0.4}, {"4.bias", 0.4}}));
 }
 
 TEST(LayerWiseLrGroupsTest, LayersCanBeNamed) {
@@ -257,13 +242,11 @@ TEST(ParameterGroupsTest, RatesAndDecaysCombineAndEqualOnesAreMerged) {
                                       .layer_wise_lr = LayerWiseLrOptions{.decay = 0.5}};
   const auto groups = parameter_groups(net, AdamWOptions(0.4), options);
   ASSERT_EQ(groups.size(), 6U);
-  const std::vector<std::pair<double, double>> expected{{0.1, 0.05}, {0.1, 0.0},  {0.2, 0.05},
-                                                        {0.2, 0.0},  {0.4, 0.05}, {0.4, 0.0}};
   const std::vector<std::size_t> sizes{1, 1, 2, 6, 1, 1};
   for (std::size_t i = 0; i < groups.size(); ++i) {
     const auto& own = static_cast<const AdamWOptions&>(groups[i].options());
-    EXPECT_DOUBLE_EQ(own.lr(), expected[i].first) << i;
-    EXPECT_DOUBLE_EQ(own.weight_decay(), expected[i].second) << i;
+    EXPECT_DOUBLE_EQ(own.lr(), 0.1 * std::pow(2.0, i / 2)) << i;
+    EXPECT_DOUBLE_EQ(own.weight_decay(), i % 2 == 0 ? 0.05 : 0.0) << i;
     EXPECT_EQ(groups[i].params().size(), sizes[i]) << i;
   }
   ParameterGroupOptions flat = options;
@@ -317,9 +300,7 @@ TEST(ParameterGroupsTest, LayerWiseRatesFollowTheScheduleInTraining) {
   for (std::size_t i = 0; i < trainer.lrs.size(); ++i) {
     const double share = 0.5 * (1.0 + std::cos(M_PI * static_cast<double>(i) / 8.0));
     ASSERT_EQ(trainer.lrs[i].size(), 3U);
-    EXPECT_NEAR(trainer.lrs[i][0], 0.01 * share, 1e-12);
-    EXPECT_NEAR(trainer.lrs[i][1], 0.02 * share, 1e-12);
-    EXPECT_NEAR(trainer.lrs[i][2], 0.04 * share, 1e-12);
+    for (int k = 0; k < 3; ++k) EXPECT_NEAR(trainer.lrs[i][k], (0.01 * (1 << k)) * share, 1e-12);
   }
 }
 

@@ -11,24 +11,23 @@
 namespace linkboy::testing::profiler_range_test {
 namespace {
 
+using torch::profiler::impl::ProfilerStubs;
+using torch::profiler::impl::ProfilerVoidEventStub;
+using torch::profiler::impl::registerCUDAMethods;
+
 /// Replaces LibTorch's CUDA methods and records the ranges.
-class FakeCuda : public torch::profiler::impl::ProfilerStubs {
- public:
-  explicit FakeCuda(bool is_there) : is_there_(is_there) {
-    torch::profiler::impl::registerCUDAMethods(this);
-  }
+struct FakeCuda : ProfilerStubs {
+  explicit FakeCuda(bool is_there) : is_there_(is_there) { registerCUDAMethods(this); }
   ~FakeCuda() override {
     set_nvtx_ranges(false);
-    torch::profiler::impl::registerCUDAMethods(real_);
+    registerCUDAMethods(real_);
   }
 
   void rangePush(const char* name) const override { ranges += "(" + std::string(name); }
   void rangePop() const override { ranges += ")"; }
   bool enabled() const override { return is_there_; }
-  void record(c10::DeviceIndex*, torch::profiler::impl::ProfilerVoidEventStub*,
-              int64_t*) const override {}
-  float elapsed(const torch::profiler::impl::ProfilerVoidEventStub*,
-                const torch::profiler::impl::ProfilerVoidEventStub*) const override {
+  void record(c10::DeviceIndex*, ProfilerVoidEventStub*, int64_t*) const override {}
+  float elapsed(const ProfilerVoidEventStub*, const ProfilerVoidEventStub*) const override {
     return 0.0F;
   }
   void mark(const char*) const override {}
@@ -39,8 +38,7 @@ class FakeCuda : public torch::profiler::impl::ProfilerStubs {
 
  private:
   bool is_there_;
-  torch::profiler::impl::ProfilerStubs* real_ =
-      const_cast<torch::profiler::impl::ProfilerStubs*>(torch::profiler::impl::cudaStubs());
+  ProfilerStubs* real_ = const_cast<ProfilerStubs*>(torch::profiler::impl::cudaStubs());
 };
 
 TEST(ProfilerRangeTest, OpensAnNvtxRangeOnlyWhileNvtxIsEnabled) {

@@ -8,66 +8,52 @@
 namespace linkboy::testing::optimizer_factory_test {
 namespace {
 
+using namespace torch::optim;
+
+/// Expects that the optimizer with these settings has these options.
 template <class Options>
-Options options_of(const std::string& name, const TextSettings& settings = {}) {
+void expect_options(const std::string& name, const TextSettings& settings,
+                    const Options& expected) {
   const auto optimizer = make_optimizer_fn(name, settings)({torch::zeros({2}).requires_grad_()});
-  return static_cast<const Options&>(optimizer->param_groups().front().options());
+  const auto& options = optimizer->param_groups().front().options();
+  EXPECT_TRUE(static_cast<const Options&>(options) == expected)
+      << name << " with " << ::testing::PrintToString(settings);
 }
 
 // The exception is the learning rate of SGD: LibTorch has no default, and Python's is 0.001.
 TEST(OptimizerFactoryTest, DefaultsEqualLibTorch) {
-  EXPECT_TRUE(options_of<torch::optim::SGDOptions>("sgd") == torch::optim::SGDOptions(1e-3));
-  EXPECT_TRUE(options_of<torch::optim::AdamOptions>("adam") == torch::optim::AdamOptions());
-  EXPECT_TRUE(options_of<torch::optim::AdamWOptions>("adamw") == torch::optim::AdamWOptions());
-  EXPECT_TRUE(options_of<torch::optim::AdagradOptions>("adagrad") ==
-              torch::optim::AdagradOptions());
-  EXPECT_TRUE(options_of<torch::optim::RMSpropOptions>("rmsprop") ==
-              torch::optim::RMSpropOptions());
+  expect_options("sgd", {}, SGDOptions(1e-3));
+  expect_options("adam", {}, AdamOptions());
+  expect_options("adamw", {}, AdamWOptions());
+  expect_options("adagrad", {}, AdagradOptions());
+  expect_options("rmsprop", {}, RMSpropOptions());
   EXPECT_EQ(optimizer_names().size(), 5U);
 }
 
 TEST(OptimizerFactoryTest, EveryOptionReachesTheOptimizer) {
-  EXPECT_TRUE(
-      options_of<torch::optim::SGDOptions>(
-          "sgd",
-          {{"lr", "0.5"}, {"momentum", "0.9"}, {"weight_decay", "0.1"}, {"nesterov", "true"}}) ==
-      torch::optim::SGDOptions(0.5).momentum(0.9).weight_decay(0.1).nesterov(true));
-  EXPECT_TRUE(
-      options_of<torch::optim::SGDOptions>("sgd", {{"momentum", "0.9"}, {"dampening", "0.5"}}) ==
-      torch::optim::SGDOptions(1e-3).momentum(0.9).dampening(0.5));
-  const TextSettings adam{{"lr", "0.5"},
-                          {"betas", "0.8,0.9"},
-                          {"eps", "1e-6"},
-                          {"weight_decay", "0.1"},
-                          {"amsgrad", "true"}};
-  EXPECT_TRUE(
-      options_of<torch::optim::AdamOptions>("adam", adam) ==
-      torch::optim::AdamOptions(0.5).betas({0.8, 0.9}).eps(1e-6).weight_decay(0.1).amsgrad(true));
-  EXPECT_TRUE(
-      options_of<torch::optim::AdamWOptions>("adamw", adam) ==
-      torch::optim::AdamWOptions(0.5).betas({0.8, 0.9}).eps(1e-6).weight_decay(0.1).amsgrad(true));
-  EXPECT_TRUE(options_of<torch::optim::AdagradOptions>(
-                  "adagrad", {{"lr", "0.5"},
-                              {"lr_decay", "0.25"},
-                              {"weight_decay", "0.1"},
-                              {"initial_accumulator_value", "0.75"},
-                              {"eps", "1e-6"}}) == torch::optim::AdagradOptions(0.5)
-                                                       .lr_decay(0.25)
-                                                       .weight_decay(0.1)
-                                                       .initial_accumulator_value(0.75)
-                                                       .eps(1e-6));
-  EXPECT_TRUE(options_of<torch::optim::RMSpropOptions>("rmsprop", {{"lr", "0.5"},
-                                                                   {"alpha", "0.9"},
-                                                                   {"eps", "1e-6"},
-                                                                   {"weight_decay", "0.1"},
-                                                                   {"momentum", "0.5"},
-                                                                   {"centered", "true"}}) ==
-              torch::optim::RMSpropOptions(0.5)
-                  .alpha(0.9)
-                  .eps(1e-6)
-                  .weight_decay(0.1)
-                  .momentum(0.5)
-                  .centered(true));
+  expect_options(
+      "sgd", {{"lr", "0.5"}, {"momentum", "0.9"}, {"weight_decay", "0.1"}, {"nesterov", "true"}},
+      SGDOptions(0.5).momentum(0.9).weight_decay(0.1).nesterov(true));
+  expect_options("sgd", {{"momentum", "0.9"}, {"dampening", "0.5"}},
+                 SGDOptions(1e-3).momentum(0.9).dampening(0.5));
+  const TextSettings common{{"lr", "0.5"}, {"eps", "1e-6"}, {"weight_decay", "0.1"}};
+  const auto with = [&](TextSettings settings) {
+    settings.insert(settings.end(), common.begin(), common.end());
+    return settings;
+  };
+  const TextSettings adam = with({{"betas", "0.8,0.9"}, {"amsgrad", "true"}});
+  expect_options("adam", adam,
+                 AdamOptions(0.5).betas({0.8, 0.9}).eps(1e-6).weight_decay(0.1).amsgrad(true));
+  expect_options("adamw", adam,
+                 AdamWOptions(0.5).betas({0.8, 0.9}).eps(1e-6).weight_decay(0.1).amsgrad(true));
+  expect_options(
+      "adagrad", with({{"lr_decay", "0.25"}, {"initial_accumulator_value", "0.75"}}),
+      AdagradOptions(0.5).eps(1e-6).weight_decay(0.1).lr_decay(0.25).initial_accumulator_value(
+          0.75));
+  RMSpropOptions rmsprop(0.5);
+  rmsprop.eps(1e-6).weight_decay(0.1).alpha(0.9).momentum(0.5).centered(true);
+  expect_options("rmsprop", with({{"alpha", "0.9"}, {"momentum", "0.5"}, {"centered", "true"}}),
+                 rmsprop);
 }
 
 TEST(OptimizerFactoryTest, ErrorsListTheAllowedNames) {

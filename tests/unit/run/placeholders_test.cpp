@@ -11,32 +11,37 @@
 namespace linkboy::testing::placeholders_test {
 namespace {
 
+using namespace placeholders;
+
 TEST(PlaceholderTest, ResolveAgainstTheRun) {
   const RunConfig config = ten_by_ten();
-  EXPECT_EQ(placeholders::num_epochs.resolve(config), 10.0);
-  EXPECT_EQ(placeholders::num_updates_per_epoch.resolve(config), 10.0);
+  EXPECT_EQ(num_epochs.resolve(config), 10.0);
+  EXPECT_EQ(num_updates_per_epoch.resolve(config), 10.0);
   EXPECT_EQ(RunExpression::parse("PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH").resolve(config), 10.0);
-  EXPECT_EQ(placeholders::num_train_batches_per_epoch.resolve(config), 20.0);
+  EXPECT_EQ(num_train_batches_per_epoch.resolve(config), 20.0);
 }
 
 TEST(PlaceholderTest, CanBeEitherOperandAndCanBeChained) {
-  const RunConfig config = ten_by_ten();
-  EXPECT_EQ((placeholders::num_updates_per_epoch * 7 + 1).resolve_count(config), 71);
-  EXPECT_EQ((2 * placeholders::num_epochs - 1).resolve_count(config), 19);
-  EXPECT_EQ((100 / placeholders::num_epochs).resolve_count(config), 10);
-  EXPECT_EQ((placeholders::num_epochs / 4).resolve(config), 2.5);
-  EXPECT_EQ(ceil(placeholders::num_epochs / 4).resolve_count(config), 3);
-  EXPECT_EQ(floor(placeholders::num_epochs / 4).resolve_count(config), 2);
-  EXPECT_EQ((-placeholders::num_epochs + placeholders::num_epochs * 2).resolve_count(config), 10);
-  EXPECT_EQ(min(placeholders::num_epochs, 3).resolve_count(config), 3);
-  EXPECT_EQ(max(placeholders::num_epochs, 3).resolve_count(config), 10);
-  EXPECT_EQ(RunExpression(5).resolve_count(config), 5);
-  EXPECT_EQ((placeholders::num_epochs * 2 + 1).to_string(), "((num_epochs * 2) + 1)");
+  const auto count_of = [](const RunExpression& expression) {
+    return expression.resolve_count(ten_by_ten());
+  };
+  EXPECT_EQ(count_of(num_updates_per_epoch * 7 + 1), 71);
+  EXPECT_EQ(count_of(2 * num_epochs - 1), 19);
+  EXPECT_EQ(count_of(100 / num_epochs), 10);
+  EXPECT_EQ((num_epochs / 4).resolve(ten_by_ten()), 2.5);
+  EXPECT_EQ(count_of(ceil(num_epochs / 4)), 3);
+  EXPECT_EQ(count_of(floor(num_epochs / 4)), 2);
+  EXPECT_EQ(count_of(-num_epochs + num_epochs * 2), 10);
+  EXPECT_EQ(count_of(min(num_epochs, 3)), 3);
+  EXPECT_EQ(count_of(max(num_epochs, 3)), 10);
+  EXPECT_EQ(count_of(5), 5);
+  EXPECT_EQ((num_epochs * 2 + 1).to_string(), "((num_epochs * 2) + 1)");
 }
 
 TEST(PlaceholderTest, CanBeReadFromText) {
-  const RunConfig config = ten_by_ten();
-  auto value_of = [&](const char* text) { return RunExpression::parse(text).resolve(config); };
+  const auto value_of = [](const char* text) {
+    return RunExpression::parse(text).resolve(ten_by_ten());
+  };
   EXPECT_EQ(value_of("7"), 7.0);
   EXPECT_EQ(value_of(" 2.5e1 "), 25.0);
   EXPECT_EQ(value_of("2*num_updates_per_epoch+1"), 21.0);
@@ -64,13 +69,12 @@ TEST(PlaceholderTest, ErrorsNameThePositionInTheText) {
 
 TEST(PlaceholderTest, ErrorsNameTheUnresolvedPlaceholder) {
   const RunConfig config = ten_by_ten();
-  EXPECT_ERROR(placeholders::num_eval_batches_per_epoch.resolve(config),
+  EXPECT_ERROR(num_eval_batches_per_epoch.resolve(config),
                "num_eval_batches_per_epoch has no value");
-  EXPECT_ERROR((placeholders::num_epochs / (placeholders::num_epochs - 10)).resolve(config),
+  EXPECT_ERROR((num_epochs / (num_epochs - 10)).resolve(config),
                "divides by (num_epochs - 10), which is 0");
-  EXPECT_ERROR((placeholders::num_epochs / 4).resolve_count(config), "(num_epochs / 4) is 2.5");
-  EXPECT_ERROR((RunExpression(NAN) * placeholders::num_epochs).resolve(config),
-               "must be a finite number");
+  EXPECT_ERROR((num_epochs / 4).resolve_count(config), "(num_epochs / 4) is 2.5");
+  EXPECT_ERROR((RunExpression(NAN) * num_epochs).resolve(config), "must be a finite number");
   EXPECT_ERROR((RunExpression(1e18) * 1e18).resolve_count(config), "a count must be at most 2^53");
   EXPECT_ERROR(RunExpression(7.000001).resolve_count(config), "7.000001 is 7.000001 in this run");
 }
@@ -78,8 +82,7 @@ TEST(PlaceholderTest, ErrorsNameTheUnresolvedPlaceholder) {
 TEST(PlaceholderTest, RoundingErrorsDoNotMakeAShareFractional) {
   const RunConfig config = ten_by_ten();
   for (int percent = 1; percent <= 100; ++percent) {
-    const RunExpression share =
-        placeholders::num_updates * (percent / 100.0);  // 100 * 0.07 is not 7
+    const RunExpression share = num_updates * (percent / 100.0);  // 100 * 0.07 is not 7
     EXPECT_EQ(share.resolve_count(config), percent);
     EXPECT_EQ(ceil(share).resolve_count(config), percent);
     EXPECT_EQ(floor(share).resolve_count(config), percent);

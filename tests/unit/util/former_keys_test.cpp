@@ -60,42 +60,35 @@ TEST(FormerCosineTest, AnEmptyTextIsNotDropped) {
   EXPECT_EQ(options_from_text<EarlyStoppingOptions>("test", {{"watch_metric", ""}}).monitor, "");
 }
 
-struct FormerLength {
-  CreateSchedulerFn schedule;
-  std::string now;
-  std::string former;
-};
-
 TEST(FormerLengthsTest, AStateOfVersion01IsReadAndItsLengthsAreCompared) {
   auto parameter = torch::zeros({1}, torch::requires_grad());
   torch::optim::SGD optimizer({parameter}, /*defaults=*/{0.1});
   const RunConfig config{.num_epochs = 10, .num_updates_per_epoch = 10, .max_num_updates = 100};
+  struct Case {
+    CreateSchedulerFn schedule;
+    std::string now, former;
+  };
   for (const auto& [schedule, now, former] :
-       {FormerLength{constant({.num_updates = 30}), "num_updates", "total_iters"},
-        FormerLength{one_cycle({.max_lr = 0.2}), "num_updates", "total_steps"},
-        FormerLength{tanh_decay(), "num_updates", "t_initial"},
-        FormerLength{cosine_restarts({.first_cycle_updates = 20}), "first_cycle_updates", "T_0"},
-        FormerLength{inverse_sqrt({.warmup_updates = 9}), "warmup_updates", "num_warmup_steps"},
-        FormerLength{warmup({.scheduler = linear(), .warmup_updates = 9}), "warmup_updates",
-                     "warmup_t"},
-        FormerLength{warmup({.scheduler = linear(), .warmup_updates = 9}), "part 1 num_updates",
-                     "part 1 total_iters"}}) {
+       {Case{constant({.num_updates = 30}), "num_updates", "total_iters"},
+        Case{one_cycle({.max_lr = 0.2}), "num_updates", "total_steps"},
+        Case{tanh_decay(), "num_updates", "t_initial"},
+        Case{cosine_restarts({.first_cycle_updates = 20}), "first_cycle_updates", "T_0"},
+        Case{inverse_sqrt({.warmup_updates = 9}), "warmup_updates", "num_warmup_steps"},
+        Case{warmup({.scheduler = linear(), .warmup_updates = 9}), "warmup_updates", "warmup_t"},
+        Case{warmup({.scheduler = linear(), .warmup_updates = 9}), "part 1 num_updates",
+             "part 1 total_iters"}}) {
     SCOPED_TRACE(former);
     const auto scheduler = schedule(optimizer, config);
     StateDict state = scheduler->state_dict();
-    const auto with_length = [&](double length) {
-      StateDict lengths;
-      const StateDict saved = state.get_dict("lengths");
-      for (const auto& [name, value] : saved.entries()) {
-        if (name != now) lengths.set(name, saved.get_double(name));
-      }
-      lengths.set(former, length);
-      StateDict result = state;
-      result.set("lengths", lengths);
-      return result;
+    StateDict lengths = state.get_dict("lengths");
+    ASSERT_TRUE(lengths.contains(now));
+    const double length = lengths.get_double(now);
+    lengths.erase(now);
+    const auto with_length = [&](double former_length) {
+      lengths.set(former, former_length);
+      state.set("lengths", lengths);
+      return state;
     };
-    ASSERT_TRUE(state.get_dict("lengths").contains(now));
-    const double length = state.get_dict("lengths").get_double(now);
     EXPECT_NO_THROW(scheduler->load_state_dict(with_length(length)));
     EXPECT_ERROR(scheduler->load_state_dict(with_length(length + 1)),
                  "the scheduler's state was saved with " + now);

@@ -6,20 +6,9 @@
 #include <filesystem>
 #include <type_traits>
 
-#include "linkboy/callbacks/save_predictions.hpp"
-#include "linkboy/callbacks/time_limit.hpp"
-#include "linkboy/metrics/accuracy.hpp"
-#include "linkboy/metrics/cohen_kappa.hpp"
-#include "linkboy/metrics/confusion_matrix.hpp"
-#include "linkboy/metrics/f_beta.hpp"
-#include "linkboy/metrics/matthews_corr_coef.hpp"
-#include "linkboy/metrics/precision_score.hpp"
-#include "linkboy/schedulers/chained_scheduler.hpp"
-#include "linkboy/schedulers/exponential_scheduler.hpp"
-#include "linkboy/schedulers/multi_step_scheduler.hpp"
-#include "linkboy/schedulers/sequential_scheduler.hpp"
-#include "linkboy/schedulers/timm_scheduler.hpp"
-#include "linkboy/schedulers/torch_scheduler.hpp"
+#include "linkboy/callbacks.hpp"
+#include "linkboy/metrics.hpp"
+#include "linkboy/schedulers.hpp"
 #include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
