@@ -127,8 +127,7 @@ TEST(ResNetTest, BlocksInitialisedAsTheIdentityReturnTheirInput) {
 }
 
 TEST(ResNetTest, RefusesInvalidDepthsClassesAndChannels) {
-  EXPECT_THROW(ResNet(101), OptionError);
-  EXPECT_ERROR(ResNet(101), "the depth of a ResNet is 101; it must be 18, 34 or 50");
+  EXPECT_OPTION_ERROR(ResNet(101), "the depth of a ResNet is 101; it must be 18, 34 or 50");
   EXPECT_ERROR(resnet18({.num_classes = 0}), "a ResNet's num_classes is 0; it must be at least 1");
   EXPECT_ERROR(resnet50({.in_channels = 0}), "a ResNet's in_channels is 0; it must be at least 1");
 }
