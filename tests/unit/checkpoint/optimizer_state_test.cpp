@@ -170,19 +170,16 @@ TEST(OptimizerStateTest, RefusesADamagedHistoryOfLbfgs) {
   optim::LBFGS lbfgs(make_params(), optim::LBFGSOptions(0.2).max_iter(3));
   step_on_quadratic(lbfgs);
   const StateDict good = optimizer_state_dict(lbfgs);
-  const auto with = [&](const char* key, const c10::IValue& value) {
-    StateDict state = param_state(good, 0);
-    state.set(key, value);
-    return with_param_state(good, 0, state);
+  const auto load_with = [&](const char* key, const c10::IValue& value) {
+    load_optimizer_state_dict(lbfgs, with_param_value(good, 0, key, value));
   };
-  const c10::impl::GenericList none(c10::AnyType::get());
-  EXPECT_ERROR(load_optimizer_state_dict(lbfgs, with("ro", none)), "have different lengths");
-  EXPECT_ERROR(load_optimizer_state_dict(lbfgs, with("d", torch::zeros({3}))),
-               "\"old_dirs\" has 10 numbers; it must have 3");
-  EXPECT_ERROR(load_optimizer_state_dict(lbfgs, with("prev_flat_grad", torch::zeros({4}))),
+  EXPECT_ERROR(load_with("ro", c10::impl::GenericList(c10::AnyType::get())),
+               "have different lengths");
+  EXPECT_ERROR(load_with("d", torch::zeros({3})), "\"old_dirs\" has 10 numbers; it must have 3");
+  EXPECT_ERROR(load_with("prev_flat_grad", torch::zeros({4})),
                "\"prev_flat_grad\" has 4 numbers; it must have 10");
-  EXPECT_ERROR(load_optimizer_state_dict(lbfgs, with("d", 1.0)), "it must be a tensor");
-  load_optimizer_state_dict(lbfgs, with("H_diag", int64_t{1}));  // Python's initial value
+  EXPECT_ERROR(load_with("d", 1.0), "it must be a tensor");
+  load_with("H_diag", int64_t{1});  // Python's initial value
 }
 
 TEST(OptimizerStateTest, RestartsAdagradForAParameterWithoutAnEntry) {

@@ -90,6 +90,13 @@ inline StateDict with_param_state(StateDict state, int64_t index, const StateDic
   return state;
 }
 
+inline StateDict with_param_value(const StateDict& state, int64_t index, const std::string& key,
+                                  const c10::IValue& value) {
+  StateDict param = param_state(state, index);
+  param.set(key, value);
+  return with_param_state(state, index, param);
+}
+
 /// Returns the bytes of the saved state. They are equal if and only if the states are equal.
 inline std::string bytes_of(const torch::optim::Optimizer& optimizer) {
   const TemporaryFolder folder;
