@@ -20,6 +20,12 @@ std::span<const uint8_t> span_of(const std::string& bytes) {
 
 at::Tensor decode_bytes(const std::string& bytes) { return decode_image(span_of(bytes)); }
 
+/// Returns the bytes of this picture as files of each kind.
+std::vector<std::string> files_of(const at::Tensor& picture) {
+  return {jpeg_bytes(picture), jpeg_bytes(picture, {.is_progressive = true}), png_bytes(picture),
+          png_bytes(picture, /*is_interlaced=*/true)};
+}
+
 TEST(DecodeImageTest, DecodesAPngExactly) {
   const at::Tensor picture = make_picture(31, 46);
   EXPECT_TRUE(torch::equal(decode_bytes(png_bytes(picture)), picture));
@@ -86,10 +92,7 @@ TEST(DecodeImageTest, RefusesDataThatIsNotAnImage) {
 }
 
 TEST(DecodeImageTest, RefusesAFileTruncatedAnywhere) {
-  const at::Tensor picture = make_picture(40, 50);
-  for (const std::string& bytes :
-       {jpeg_bytes(picture), jpeg_bytes(picture, {.is_progressive = true}), png_bytes(picture),
-        png_bytes(picture, /*is_interlaced=*/true)}) {
+  for (const std::string& bytes : files_of(make_picture(40, 50))) {
     for (std::size_t size = 8; size + 2 < bytes.size(); size += 1 + bytes.size() / 97) {
       EXPECT_THROW(decode_bytes(bytes.substr(0, size)), CorruptFileError) << size;
     }
@@ -116,9 +119,7 @@ TEST(DecodeImageTest, RefusesDamage) {
 // No input may crash the decoder. In the debug build, the sanitizers also check this.
 TEST(DecodeImageTest, DamagedBytesNeverCrash) {
   std::mt19937 random(7);
-  const at::Tensor picture = make_picture(24, 33);
-  for (const std::string& whole :
-       {jpeg_bytes(picture), jpeg_bytes(picture, {.is_progressive = true}), png_bytes(picture)}) {
+  for (const std::string& whole : files_of(make_picture(24, 33))) {
     int num_refused = 0;
     for (int i = 0; i < 300; ++i) {
       std::string bytes = whole;

@@ -101,10 +101,9 @@ TEST(ResNetGoldenTest, EqualsTorchvisionsWeightsAndScoresForTheSameSeed) {
 }
 
 TEST(ResNetTest, FunctionsMakeNetworksOfTheirDepth) {
-  const auto num_parameters = [](const ResNet& model) { return model->parameters().size(); };
-  EXPECT_EQ(num_parameters(resnet18()), 62);
-  EXPECT_EQ(num_parameters(resnet34({.num_classes = 3})), 110);
-  EXPECT_EQ(num_parameters(resnet50()), 161);
+  EXPECT_EQ(resnet18()->parameters().size(), 62);
+  EXPECT_EQ(resnet34({.num_classes = 3})->parameters().size(), 110);
+  EXPECT_EQ(resnet50()->parameters().size(), 161);
 }
 
 TEST(ResNetTest, TheSmallStemReducesTheSidesToAnEighth) {
