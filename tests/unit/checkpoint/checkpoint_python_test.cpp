@@ -4,29 +4,26 @@
 #include <torch/optim.h>
 #include <torch/types.h>
 
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "checkpoint/optimizer_state.hpp"
-#include "linkboy/checkpoint/checkpoint.hpp"
 #include "precision/fused_step.hpp"
 #include "support/expect_error.hpp"
 #include "support/python_peer.hpp"
-#include "support/temporary_folder.hpp"
+#include "unit/checkpoint/optimizer_with_state.hpp"
 
-namespace linkboy::checkpoint_python_test {
+namespace linkboy::testing::checkpoint_python_test {
 namespace {
 
 namespace optim = torch::optim;
 
+void run_peer(const std::vector<std::string>& arguments) {
+  run_python("checkpoint_peer.py", arguments);
+}
+
 class CheckpointPythonTest : public ::testing::Test {
  protected:
   void SetUp() override { SKIP_WITHOUT_PYTHON(); }
-
-  static void run_peer(const std::vector<std::string>& arguments) {
-    run_python("checkpoint_peer.py", arguments);
-  }
 
   TemporaryFolder folder_;
 };
@@ -51,8 +48,7 @@ struct Trained {
 // Makes one more step in Python. Returns the parameters and the optimizer's state after it.
 StateDict step_in_python(const TemporaryFolder& folder, const Trained& run,
                          const optim::Optimizer& optimizer, const std::string& kind,
-                         const std::string& fused,
-                         void (*run_peer)(const std::vector<std::string>&)) {
+                         const std::string& fused) {
   write_checkpoint(folder / "before.pt",
                    {{"parameters", any_list(run.params)},
                     {"gradients", any_list(run.gradients)},
@@ -61,33 +57,17 @@ StateDict step_in_python(const TemporaryFolder& folder, const Trained& run,
   return read_checkpoint(folder / "after.pt");
 }
 
-template <typename OptimizerType, typename Options>
-std::pair<Trained, std::unique_ptr<OptimizerType>> train(const Options& options) {
-  torch::manual_seed(3);
-  Trained run{{torch::rand({2, 3}).requires_grad_(), torch::rand({4}).requires_grad_()}, {}};
-  auto optimizer = std::make_unique<OptimizerType>(run.params, options);
+// Makes two steps, and computes the gradients of a third one. The second parameter has no gradient
+// in the first step, so that its step count differs.
+Trained train(const std::vector<at::Tensor>& params, optim::Optimizer& optimizer) {
+  Trained run{params, {}};
   for (int i = 0; i < 3; ++i) {
-    run.gradients.clear();
-    for (auto& param : run.params) {
-      run.gradients.push_back(torch::rand_like(param));
-      param.mutable_grad() = run.gradients.back();
-    }
-    if (i < 2) optimizer->step();
+    run.gradients = {torch::randn({2, 3}), torch::randn({4})};
+    for (std::size_t j = 0; j < 2; ++j) params[j].mutable_grad() = run.gradients[j];
+    if (i == 0) params[1].mutable_grad().reset();
+    if (i < 2) optimizer.step();
   }
-  return {std::move(run), std::move(optimizer)};
-}
-
-// Makes an optimizer with one group per parameter. The second group has the options `second`.
-template <typename OptimizerType, typename Options>
-std::unique_ptr<OptimizerType> two_groups(const std::vector<at::Tensor>& params,
-                                          const Options& first, const Options& second) {
-  std::vector<optim::OptimizerParamGroup> groups;
-  groups.emplace_back(std::vector<at::Tensor>{params[0]}, std::make_unique<Options>(first));
-  groups.emplace_back(std::vector<at::Tensor>{params[1]}, std::make_unique<Options>(second));
-  auto optimizer = std::make_unique<OptimizerType>(groups, first);
-  // LibTorch 2.15 replaces each option that equals its class's default by the one in `first`.
-  optimizer->param_groups()[1].set_options(std::make_unique<Options>(second));
-  return optimizer;
+  return run;
 }
 
 // By how much two implementations of a step may differ. If they call the same kernels, their
@@ -129,101 +109,72 @@ TEST_F(CheckpointPythonTest, IsReadByPythonAsDataOnly) {
 }
 
 TEST_F(CheckpointPythonTest, PythonsAdamWContinuesLikeTheFusedStep) {
-  const auto [run, optimizer] =
-      train<optim::AdamW>(optim::AdamWOptions(0.1).betas({0.8, 0.95}).weight_decay(0.02));
-  const StateDict after = step_in_python(folder_, run, *optimizer, "AdamW", "fused", run_peer);
+  const auto params = make_params();
+  optim::AdamW adamw(params, optim::AdamWOptions(0.1).betas({0.8, 0.95}).weight_decay(0.02));
+  const Trained run = train(params, adamw);
+  const StateDict after = step_in_python(folder_, run, adamw, "AdamW", "fused");
 
   const c10::NoGradGuard no_grad;
   std::vector<at::Tensor> averages;
   std::vector<at::Tensor> squares;
   std::vector<at::Tensor> steps;
-  for (const auto& param : run.params) {
-    auto& state =
-        static_cast<optim::AdamWParamState&>(*optimizer->state().at(param.unsafeGetTensorImpl()));
+  for (const auto& param : params) {
+    const auto& state = state_of<optim::AdamWParamState>(adamw, param);
     averages.push_back(state.exp_avg());
     squares.push_back(state.exp_avg_sq());
     steps.push_back(torch::tensor(static_cast<float>(state.step() + 1)));
   }
-  at::_fused_adamw_(run.params, run.gradients, averages, squares, {}, steps, 0.1, 0.8, 0.95, 0.02,
-                    1e-8, false, false);
-  const auto theirs = tensors_of(after, "parameters");
-  for (std::size_t i = 0; i < theirs.size(); ++i)
-    EXPECT_TRUE(torch::equal(run.params[i], theirs[i]));
+  at::_fused_adamw_(params, run.gradients, averages, squares, {}, steps, 0.1, 0.8, 0.95, 0.02, 1e-8,
+                    false, false);
+  expect_equal(params, tensors_of(after, "parameters"), Differ::kNot);
 
   // LibTorch's optimizer continues from Python's state.
-  load_optimizer_state_dict(*optimizer, after.get_dict("optimizer"));
-  EXPECT_EQ(static_cast<optim::AdamWParamState&>(
-                *optimizer->state().at(run.params[0].unsafeGetTensorImpl()))
-                .step(),
-            3);
-}
-
-TEST_F(CheckpointPythonTest, PythonsAdamAndSgdContinueLikeLibTorch) {
-  const auto expect_close = [](const Trained& run, const StateDict& after) {
-    const auto theirs = tensors_of(after, "parameters");
-    for (std::size_t i = 0; i < theirs.size(); ++i) {
-      EXPECT_TRUE(torch::allclose(run.params[i], theirs[i], 1e-6, 1e-7));
-    }
-  };
-  {
-    const auto [run, optimizer] = train<optim::Adam>(optim::AdamOptions(0.1).amsgrad(true));
-    const StateDict after = step_in_python(folder_, run, *optimizer, "Adam", "plain", run_peer);
-    optimizer->step();
-    expect_close(run, after);
-  }
-  {
-    const auto [run, optimizer] = train<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9));
-    const StateDict after = step_in_python(folder_, run, *optimizer, "SGD", "plain", run_peer);
-    optimizer->step();
-    expect_close(run, after);
-  }
+  load_optimizer_state_dict(adamw, after.get_dict("optimizer"));
+  EXPECT_EQ(state_of<optim::AdamWParamState>(adamw, params[0]).step(), 3);
 }
 
 // Trains in C++, makes the next step both in C++ and in Python, and reads Python's state back.
 template <typename OptimizerType, typename Options>
 void expect_python_steps_on(const TemporaryFolder& folder, const std::string& kind,
-                            const Options& first, const Options& second, Differ differ,
-                            void (*run_peer)(const std::vector<std::string>&)) {
-  torch::manual_seed(3);
-  Trained run{{torch::rand({2, 3}).requires_grad_(), torch::rand({4}).requires_grad_()}, {}};
-  const auto optimizer = two_groups<OptimizerType>(run.params, first, second);
-  for (int i = 0; i < 3; ++i) {
-    run.gradients = {torch::randn({2, 3}), torch::randn({4})};
-    for (std::size_t j = 0; j < 2; ++j) run.params[j].mutable_grad() = run.gradients[j];
-    if (i == 0) run.params[1].mutable_grad().reset();  // so that its step count differs
-    if (i < 2) optimizer->step();
-  }
-  const StateDict after = step_in_python(folder, run, *optimizer, kind, "plain", run_peer);
+                            const Options& first, const Options& second, Differ differ) {
+  SCOPED_TRACE(kind);
+  const auto params = make_params();
+  const auto optimizer = with_groups<OptimizerType>(params, first, second);
+  const Trained run = train(params, *optimizer);
+  const StateDict after = step_in_python(folder, run, *optimizer, kind, "plain");
   optimizer->step();
   const auto theirs = tensors_of(after, "parameters");
   expect_equal(run.params, theirs, differ);
 
-  const auto resumed = two_groups<OptimizerType>(theirs, Options(), Options());
+  const auto resumed = with_groups<OptimizerType>(theirs, Options(1), Options(1));
   load_optimizer_state_dict(*resumed, after.get_dict("optimizer"));
-  EXPECT_TRUE(static_cast<Options&>(resumed->param_groups()[0].options()) == first);
-  EXPECT_TRUE(static_cast<Options&>(resumed->param_groups()[1].options()) == second);
+  EXPECT_TRUE(options_of<Options>(*resumed, 0) == first);
+  EXPECT_TRUE(options_of<Options>(*resumed, 1) == second);
   for (std::size_t j = 0; j < 2; ++j) theirs[j].mutable_grad() = run.gradients[j];
   optimizer->step();
   resumed->step();
   expect_equal(run.params, theirs, differ);
 }
 
-TEST_F(CheckpointPythonTest, PythonsAdagradContinuesLikeLibTorch) {
-  using Options = optim::AdagradOptions;
+TEST_F(CheckpointPythonTest, PythonsOptimizersContinueLikeLibTorch) {
+  using Adam = optim::AdamOptions;
+  expect_python_steps_on<optim::Adam>(folder_, "Adam", Adam(0.1).amsgrad(true), Adam(0.2),
+                                      Differ::kInLastBits);
+  using Sgd = optim::SGDOptions;
+  expect_python_steps_on<optim::SGD>(folder_, "SGD", Sgd(0.1).momentum(0.9), Sgd(0.2),
+                                     Differ::kInLastBits);
+  using Adagrad = optim::AdagradOptions;
   expect_python_steps_on<optim::Adagrad>(
-      folder_, "Adagrad", Options(0.1).lr_decay(0.2).eps(1e-6),
-      Options(0.2).weight_decay(0.01).initial_accumulator_value(0.5), Differ::kNot, run_peer);
-}
-
-TEST_F(CheckpointPythonTest, PythonsRmspropContinuesLikeLibTorch) {
-  using Options = optim::RMSpropOptions;
-  expect_python_steps_on<optim::RMSprop>(folder_, "RMSprop", Options(0.1).alpha(0.8).eps(1e-6),
-                                         Options(0.2).momentum(0.5).weight_decay(0.01),
-                                         Differ::kNot, run_peer);
+      folder_, "Adagrad", Adagrad(0.1).lr_decay(0.2).eps(1e-6),
+      Adagrad(0.2).weight_decay(0.01).initial_accumulator_value(0.5), Differ::kNot);
+  using Rmsprop = optim::RMSpropOptions;
+  expect_python_steps_on<optim::RMSprop>(folder_, "RMSprop", Rmsprop(0.1).alpha(0.8).eps(1e-6),
+                                         Rmsprop(0.2).momentum(0.5).weight_decay(0.01),
+                                         Differ::kNot);
   // With `centered`, LibTorch averages the gradients by mul_ and add_, Python by lerp_.
-  expect_python_steps_on<optim::RMSprop>(folder_, "RMSprop", Options(0.1).centered(true),
-                                         Options(0.2).centered(true).momentum(0.5),
-                                         Differ::kInLastBits, run_peer);
+  expect_python_steps_on<optim::RMSprop>(folder_, "RMSprop", Rmsprop(0.1).centered(true),
+                                         Rmsprop(0.2).centered(true).momentum(0.5),
+                                         Differ::kInLastBits);
 }
 
 void own_step(optim::Optimizer& optimizer) { optimizer.step(); }
@@ -237,7 +188,7 @@ void expect_continues(const TemporaryFolder& folder, const std::string& name, co
   const StateDict all = read_checkpoint(folder / (name + ".pt"));
   const auto params = tensors_of(all, "parameters");
   const auto gradients = tensors_of(all, "gradients");
-  const auto optimizer = two_groups<OptimizerType>(params, other, other);
+  const auto optimizer = with_groups<OptimizerType>(params, other, other);
   load_optimizer_state_dict(*optimizer, all.get_dict("optimizer"));
   for (std::size_t i = 0; i < params.size(); ++i) params[i].mutable_grad() = gradients[i];
   step(*optimizer);
@@ -324,4 +275,4 @@ TEST_F(CheckpointPythonTest, ReadsFilesOfPython) {
 }
 
 }  // namespace
-}  // namespace linkboy::checkpoint_python_test
+}  // namespace linkboy::testing::checkpoint_python_test

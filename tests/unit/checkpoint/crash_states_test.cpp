@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <random>
 #include <set>
@@ -16,6 +16,7 @@
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "support/file_calls.hpp"
+#include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
@@ -75,9 +76,7 @@ class Disk {
       if (is_reachable(folder)) fs::create_directories(root / folder);
     }
     for (const auto& [path, file] : files_) {
-      if (!is_reachable(path)) continue;
-      const auto bytes = bytes_.find(file);
-      std::ofstream(root / path, std::ios::binary) << (bytes == bytes_.end() ? "" : bytes->second);
+      if (is_reachable(path)) write_bytes(root / path, bytes_of(file));
     }
   }
 
@@ -86,14 +85,17 @@ class Disk {
     for (const std::string& folder : folders_) text += " " + folder;
     text += "; files: ";
     for (const auto& [path, file] : files_) {
-      const auto bytes = bytes_.find(file);
-      const std::size_t size = bytes == bytes_.end() ? 0 : bytes->second.size();
-      text += path + " (" + std::to_string(size) + " bytes) ";
+      text += c10::str(path, " (", bytes_of(file).size(), " bytes) ");
     }
     return text;
   }
 
  private:
+  std::string bytes_of(int file) const {
+    const auto found = bytes_.find(file);
+    return found == bytes_.end() ? "" : found->second;
+  }
+
   /// False if the name of a folder on the path is lost, because its files are then lost too.
   bool is_reachable(const std::string& path) const {
     const std::string folder = folder_of(path);
@@ -150,9 +152,7 @@ class ReportSaves : public Callback {
   }
   void on_train_update_end(Trainer& trainer) override {
     EXPECT_EQ(saves_.num_failures(), 0);
-    if (is_asynchronous_) {
-      trainer.wait_for_saves();
-    }
+    if (is_asynchronous_) trainer.wait_for_saves();
     recorder_.report(trainer.num_updates());
   }
 
@@ -161,6 +161,11 @@ class ReportSaves : public Callback {
   const SaveTrainingState& saves_;
   bool is_asynchronous_;
 };
+
+int64_t num_updates_in(const fs::path& state) {
+  const StateDict saved = read_checkpoint(state / kTrainingStateFile);
+  return saved.get_dict("training_state").get_int("num_updates");
+}
 
 class CrashStatesTest : public ::testing::TestWithParam<bool> {};
 
@@ -177,9 +182,7 @@ TEST_P(CrashStatesTest, TheNewestStateIsCompleteAndAtLeastAsNewAsReported) {
     toy.trainer.train({.train_dataset = toy_data(20), .num_epochs = 1, .per_device_batch_size = 4});
     calls = recorder.calls();
   }
-  const auto num_reports = std::count_if(
-      calls.begin(), calls.end(), [](const FileCall& call) { return call.kind == Kind::report; });
-  ASSERT_EQ(num_reports, 5);
+  ASSERT_EQ(std::ranges::count(calls, Kind::report, &FileCall::kind), 5);
 
   int64_t reported = 0;
   int num_disks = 0;
@@ -191,12 +194,7 @@ TEST_P(CrashStatesTest, TheNewestStateIsCompleteAndAtLeastAsNewAsReported) {
       ++num_disks;
       const fs::path states = crashed / "run" / "states";
       const auto newest = fs::exists(states) ? latest_training_state(states) : std::nullopt;
-      int64_t found = 0;
-      if (newest) {
-        found = read_checkpoint(*newest / kTrainingStateFile)
-                    .get_dict("training_state")
-                    .get_int("num_updates");
-      }
+      const int64_t found = newest ? num_updates_in(*newest) : 0;
       EXPECT_GE(found, reported) << "after call " << count << " of " << calls.size() << ": "
                                  << disk.description();
     });

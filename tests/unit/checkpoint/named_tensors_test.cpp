@@ -97,10 +97,7 @@ TEST(NameOptionsTest, AModelLoadsWithOtherNames) {
 
 TEST(SelectPartTest, FollowsAPathOfKeysThatMayContainDots) {
   const StateDict inner{{"fc.weight", 3}};
-  StateDict middle;
-  middle.set("state.dict", inner);
-  StateDict all;
-  all.set("checkpoint", middle);
+  const StateDict all{{"checkpoint", StateDict{{"state.dict", inner}}}};
   EXPECT_EQ(get_nested(all, "checkpoint.state.dict").get_int("fc.weight"), 3);
   EXPECT_EQ(get_nested(all, "").size(), 1U);
   EXPECT_ERROR(get_nested(all, "model"),

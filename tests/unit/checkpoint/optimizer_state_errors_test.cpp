@@ -15,26 +15,21 @@ namespace {
 namespace optim = torch::optim;
 
 TEST(OptimizerStateTest, RefusesOptionsThatLibTorchLacks) {
+  const auto refuses = [](optim::Optimizer& optimizer, const std::string& name,
+                          const std::vector<std::string>& options) {
+    const StateDict state = optimizer_state_dict(optimizer);
+    for (const std::string& option : options) {
+      EXPECT_ERROR(load_optimizer_state_dict(optimizer, with_group_value(state, option, true)),
+                   c10::str("cannot load this state into a torch::optim::", name,
+                            ": it was saved with ", option, "=True"));
+    }
+  };
   optim::AdamW adamw(make_params());
-  const StateDict state = optimizer_state_dict(adamw);
-  EXPECT_ERROR(
-      load_optimizer_state_dict(adamw, with_group_value(state, "maximize", true)),
-      "cannot load this state into a torch::optim::AdamW: it was saved with maximize=True");
-  EXPECT_ERROR(load_optimizer_state_dict(adamw, with_group_value(state, "differentiable", true)),
-               "differentiable=True");
-
+  refuses(adamw, "AdamW", {"maximize", "differentiable"});
   optim::RMSprop rmsprop(make_params());
-  const StateDict rmsprop_state = optimizer_state_dict(rmsprop);
-  for (const auto* option : {"capturable", "maximize", "differentiable"}) {
-    EXPECT_ERROR(load_optimizer_state_dict(rmsprop, with_group_value(rmsprop_state, option, true)),
-                 c10::str("into a torch::optim::RMSprop: it was saved with ", option, "=True"));
-  }
+  refuses(rmsprop, "RMSprop", {"capturable", "maximize", "differentiable"});
   optim::Adagrad adagrad(make_params());
-  const StateDict adagrad_state = optimizer_state_dict(adagrad);
-  for (const auto* option : {"maximize", "differentiable"}) {
-    EXPECT_ERROR(load_optimizer_state_dict(adagrad, with_group_value(adagrad_state, option, true)),
-                 c10::str("into a torch::optim::Adagrad: it was saved with ", option, "=True"));
-  }
+  refuses(adagrad, "Adagrad", {"maximize", "differentiable"});
 }
 
 TEST(OptimizerStateTest, RefusesTheStateOfAnotherOptimizer) {
@@ -43,26 +38,24 @@ TEST(OptimizerStateTest, RefusesTheStateOfAnotherOptimizer) {
   optim::SGD sgd(make_params(), optim::SGDOptions(0.1));
   optim::RMSprop rmsprop(make_params());
   optim::Adagrad adagrad(make_params());
-  EXPECT_ERROR(load_optimizer_state_dict(adam, optimizer_state_dict(adamw)), "the state of AdamW");
-  EXPECT_ERROR(load_optimizer_state_dict(adamw, optimizer_state_dict(adam)), "the state of Adam,");
-  EXPECT_ERROR(load_optimizer_state_dict(adamw, optimizer_state_dict(sgd)), "no \"betas\"");
-  EXPECT_ERROR(load_optimizer_state_dict(sgd, optimizer_state_dict(adam)), "no \"momentum\"");
-  EXPECT_ERROR(load_optimizer_state_dict(sgd, optimizer_state_dict(rmsprop)), "no \"dampening\"");
-  EXPECT_ERROR(load_optimizer_state_dict(rmsprop, optimizer_state_dict(sgd)), "no \"alpha\"");
-  EXPECT_ERROR(load_optimizer_state_dict(rmsprop, optimizer_state_dict(adagrad)),
-               "no \"momentum\"");
-  EXPECT_ERROR(load_optimizer_state_dict(adagrad, optimizer_state_dict(rmsprop)),
-               "no \"lr_decay\"");
-  EXPECT_ERROR(load_optimizer_state_dict(adagrad, optimizer_state_dict(adam)), "no \"lr_decay\"");
-
   OwnRmsprop own(make_params());
   OwnLbfgs lbfgs(make_params());
-  EXPECT_ERROR(load_optimizer_state_dict(rmsprop, optimizer_state_dict(own)),
-               "the state of another optimizer");
-  EXPECT_ERROR(load_optimizer_state_dict(own, optimizer_state_dict(rmsprop)),
-               "the state of another optimizer");
-  EXPECT_ERROR(load_optimizer_state_dict(own, optimizer_state_dict(lbfgs)),
-               "it is the state of a linkboy::testing::OwnLbfgs");
+  const auto refuses = [](optim::Optimizer& to, const optim::Optimizer& from,
+                          const std::string& message) {
+    EXPECT_ERROR(load_optimizer_state_dict(to, optimizer_state_dict(from)), message);
+  };
+  refuses(adam, adamw, "the state of AdamW");
+  refuses(adamw, adam, "the state of Adam,");
+  refuses(adamw, sgd, "no \"betas\"");
+  refuses(sgd, adam, "no \"momentum\"");
+  refuses(sgd, rmsprop, "no \"dampening\"");
+  refuses(rmsprop, sgd, "no \"alpha\"");
+  refuses(rmsprop, adagrad, "no \"momentum\"");
+  refuses(adagrad, rmsprop, "no \"lr_decay\"");
+  refuses(adagrad, adam, "no \"lr_decay\"");
+  refuses(rmsprop, own, "the state of another optimizer");
+  refuses(own, rmsprop, "the state of another optimizer");
+  refuses(own, lbfgs, "it is the state of a linkboy::testing::OwnLbfgs");
 }
 
 template <typename OptimizerType, typename... Args>
@@ -95,28 +88,29 @@ TEST(OptimizerStateTest, RefusesMalformedStates) {
   optim::AdamW adamw(make_params());
   step(adamw);
   const StateDict good = optimizer_state_dict(adamw);
-  const auto refuses = [&](const StateDict& state, const std::string& message) {
-    EXPECT_ERROR(load_optimizer_state_dict(adamw, state), message);
-  };
-  const auto with = [&good](const std::string& key, const c10::IValue& value) {
+  const auto refuses = [&](const std::string& key, const c10::IValue& value,
+                           const std::string& message) {
     StateDict state = good;
     state.set(key, value);
-    return state;
+    EXPECT_ERROR(load_optimizer_state_dict(adamw, state), message);
   };
-  refuses(with("param_groups", 1), "\"param_groups\" is a Int");
-  refuses(with("state", 1), "\"state\" is a Int");
-  refuses(with("param_groups", c10::List<int64_t>()), "it has 0 parameter groups");
-  refuses(with("param_groups", c10::List<int64_t>({1})), "param_groups[0] is a Int");
-  refuses(with_group_value(good, "betas", 0.9), "\"betas\" is a Double");
-  refuses(with_group_value(good, "betas", c10::List<double>({0.9})), "\"betas\" has 1 numbers");
-  refuses(with_group_value(good, "lr", "high"), "\"lr\" is a String");
-  refuses(with_group_value(good, "lr", torch::ones({2})),
-          "\"lr\" is a tensor without exactly one element");
-  refuses(with_group_value(good, "params", 3), "[\"params\"] is a Int");
-  refuses(with_group_value(good, "params", c10::List<int64_t>({0, 0})), "0 twice");
-  refuses(with_group_value(good, "params", c10::List<int64_t>({0, 9})), "\"state\" has an entry 1");
-  refuses(with_group_value(good, "params", c10::List<double>({0, 1})), "contains a Double");
-  refuses(with_group_value(good, "amsgrad", true), "no \"max_exp_avg_sq\"");
+  refuses("param_groups", 1, "\"param_groups\" is a Int");
+  refuses("state", 1, "\"state\" is a Int");
+  refuses("param_groups", c10::List<int64_t>(), "it has 0 parameter groups");
+  refuses("param_groups", c10::List<int64_t>({1}), "param_groups[0] is a Int");
+  const auto refuses_in_group = [&](const std::string& key, const c10::IValue& value,
+                                    const std::string& message) {
+    EXPECT_ERROR(load_optimizer_state_dict(adamw, with_group_value(good, key, value)), message);
+  };
+  refuses_in_group("betas", 0.9, "\"betas\" is a Double");
+  refuses_in_group("betas", c10::List<double>({0.9}), "\"betas\" has 1 numbers");
+  refuses_in_group("lr", "high", "\"lr\" is a String");
+  refuses_in_group("lr", torch::ones({2}), "\"lr\" is a tensor without exactly one element");
+  refuses_in_group("params", 3, "[\"params\"] is a Int");
+  refuses_in_group("params", c10::List<int64_t>({0, 0}), "0 twice");
+  refuses_in_group("params", c10::List<int64_t>({0, 9}), "\"state\" has an entry 1");
+  refuses_in_group("params", c10::List<double>({0, 1}), "contains a Double");
+  refuses_in_group("amsgrad", true, "no \"max_exp_avg_sq\"");
   EXPECT_EQ(adamw.state().size(), 2U);
 }
 
@@ -128,9 +122,7 @@ TEST(OptimizerStateTest, RefusesMalformedStatesOfAdagradAndRmspropAndChangesNoth
     EXPECT_EQ(bytes_of(optimizer), before);
   };
   const auto with = [](const StateDict& state, const std::string& key, const c10::IValue& value) {
-    StateDict second = param_state(state, 1);
-    second.set(key, value);
-    return with_param_state(state, 1, second);
+    return with_param_value(state, 1, key, value);
   };
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 

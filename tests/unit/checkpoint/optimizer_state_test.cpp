@@ -18,23 +18,6 @@ namespace {
 
 namespace optim = torch::optim;
 
-template <typename OptimizerType, typename Options>
-OptimizerType with_groups(const std::vector<at::Tensor>& params, const Options& first,
-                          const Options& second) {
-  std::vector<optim::OptimizerParamGroup> groups;
-  groups.emplace_back(std::vector<at::Tensor>{params[0]}, std::make_unique<Options>(first));
-  groups.emplace_back(std::vector<at::Tensor>{params[1]}, std::make_unique<Options>(second));
-  OptimizerType optimizer(groups, first);
-  // LibTorch 2.15 replaces each option that equals its class's default by the one in `first`.
-  optimizer.param_groups()[1].set_options(std::make_unique<Options>(second));
-  return optimizer;
-}
-
-template <typename ParamState>
-const ParamState& state_of(const optim::Optimizer& optimizer, const at::Tensor& param) {
-  return static_cast<const ParamState&>(*optimizer.state().at(param.unsafeGetTensorImpl()));
-}
-
 std::vector<std::string> keys(const StateDict& state) {
   std::vector<std::string> result;
   for (const auto& [key, value] : state.entries()) result.push_back(key);
@@ -48,87 +31,85 @@ StateDict without_param_state(StateDict state, int64_t index) {
   return state;
 }
 
+StateDict through_file(const StateDict& state) {
+  const TemporaryFolder folder;
+  write_checkpoint(folder / "x.pt", state);
+  return read_checkpoint(folder / "x.pt");
+}
+
+std::vector<at::Tensor> trainable_copies_of(const std::vector<at::Tensor>& params) {
+  std::vector<at::Tensor> copies;
+  for (const auto& param : params) copies.push_back(param.detach().clone().requires_grad_());
+  return copies;
+}
+
+void expect_equal(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected) {
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(torch::equal(found[i], expected[i])) << found[i] << expected[i];
+  }
+}
+
 // Checks that an optimizer that is restored from a file makes the same steps as the original.
 template <typename OptimizerType, typename Options>
-void expect_resumes(const Options& options, const Options& other_options) {
-  const TemporaryFolder folder;
-  auto params = make_params();
+void expect_resumes(const Options& options) {
+  SCOPED_TRACE(c10::demangle(typeid(OptimizerType).name()));
+  const auto params = make_params();
   OptimizerType original(params, options);
   step(original);
   step(original, 2);
-  write_checkpoint(folder / "x.pt", optimizer_state_dict(original));
+  const StateDict state = through_file(optimizer_state_dict(original));
 
-  std::vector<at::Tensor> copies;
-  for (const auto& param : params) copies.push_back(param.detach().clone().requires_grad_());
-  OptimizerType resumed(copies, other_options);
-  load_optimizer_state_dict(resumed, read_checkpoint(folder / "x.pt"));
+  const auto copies = trainable_copies_of(params);
+  OptimizerType resumed(copies, Options(1));
+  load_optimizer_state_dict(resumed, state);
   for (auto* optimizer : {&original, &resumed}) {
     step(*optimizer, 3);
     step(*optimizer, -1);
   }
-  for (std::size_t i = 0; i < params.size(); ++i) {
-    EXPECT_TRUE(torch::equal(params[i], copies[i])) << params[i] << copies[i];
-  }
+  expect_equal(copies, params);
 }
 
 // Does the same with one group per parameter. The second parameter has no gradient at first.
 template <typename OptimizerType, typename Options>
 void expect_resumes_groups(const Options& first, const Options& second) {
-  auto params = make_params();
-  auto original = with_groups<OptimizerType>(params, first, second);
+  const auto params = make_params();
+  const auto original = with_groups<OptimizerType>(params, first, second);
   params[0].mutable_grad() = torch::full_like(params[0], 0.5);
-  original.step();
-  original.step();
-  const StateDict state = optimizer_state_dict(original);
+  original->step();
+  original->step();
+  const StateDict state = optimizer_state_dict(*original);
 
-  std::vector<at::Tensor> copies;
-  for (const auto& param : params) copies.push_back(param.detach().clone().requires_grad_());
-  auto resumed = with_groups<OptimizerType>(copies, Options(7), Options(8));
-  step(resumed);
+  const auto copies = trainable_copies_of(params);
+  const auto resumed = with_groups<OptimizerType>(copies, Options(7), Options(8));
+  step(*resumed);
   for (std::size_t i = 0; i < params.size(); ++i) copies[i].detach().copy_(params[i].detach());
-  EXPECT_NE(bytes_of(original), bytes_of(resumed));
-  load_optimizer_state_dict(resumed, state);
-  EXPECT_EQ(resumed.state().size(), original.state().size());
-  for (auto* optimizer : {&original, &resumed}) {
-    EXPECT_TRUE(static_cast<Options&>(optimizer->param_groups()[0].options()) == first);
-    EXPECT_TRUE(static_cast<Options&>(optimizer->param_groups()[1].options()) == second);
+  EXPECT_NE(bytes_of(*original), bytes_of(*resumed));
+  load_optimizer_state_dict(*resumed, state);
+  EXPECT_EQ(resumed->state().size(), original->state().size());
+  for (auto* optimizer : {original.get(), resumed.get()}) {
+    EXPECT_TRUE(options_of<Options>(*optimizer, 0) == first);
+    EXPECT_TRUE(options_of<Options>(*optimizer, 1) == second);
     step(*optimizer, 3);
     step(*optimizer, -1);
   }
-  for (std::size_t i = 0; i < params.size(); ++i) {
-    EXPECT_TRUE(torch::equal(params[i], copies[i])) << params[i] << copies[i];
-  }
-  EXPECT_EQ(bytes_of(original), bytes_of(resumed));
+  expect_equal(copies, params);
+  EXPECT_EQ(bytes_of(*original), bytes_of(*resumed));
 }
 
-TEST(OptimizerStateTest, ResumesSgd) {
-  expect_resumes<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.01),
-                             optim::SGDOptions(1));
-  expect_resumes<optim::SGD>(optim::SGDOptions(0.1), optim::SGDOptions(1));
-}
-
-TEST(OptimizerStateTest, ResumesAdam) {
-  expect_resumes<optim::Adam>(optim::AdamOptions(0.1).betas({0.8, 0.95}).eps(1e-6),
-                              optim::AdamOptions(1));
-}
-
-TEST(OptimizerStateTest, ResumesAdamW) {
-  expect_resumes<optim::AdamW>(optim::AdamWOptions(0.1).weight_decay(0.2), optim::AdamWOptions(1));
-  expect_resumes<optim::AdamW>(optim::AdamWOptions(0.1).amsgrad(true), optim::AdamWOptions(1));
-}
-
-TEST(OptimizerStateTest, ResumesAdagrad) {
+TEST(OptimizerStateTest, ResumesEachOptimizerThatPythonAlsoHas) {
+  using Sgd = optim::SGDOptions;
+  expect_resumes<optim::SGD>(Sgd(0.1).momentum(0.9).nesterov(true).weight_decay(0.01));
+  expect_resumes<optim::SGD>(Sgd(0.1));
+  expect_resumes<optim::Adam>(optim::AdamOptions(0.1).betas({0.8, 0.95}).eps(1e-6));
+  expect_resumes<optim::AdamW>(optim::AdamWOptions(0.1).weight_decay(0.2));
+  expect_resumes<optim::AdamW>(optim::AdamWOptions(0.1).amsgrad(true));
   expect_resumes<optim::Adagrad>(
-      optim::AdagradOptions(0.1).lr_decay(0.2).initial_accumulator_value(0.3).weight_decay(0.01),
-      optim::AdagradOptions(1));
-}
-
-TEST(OptimizerStateTest, ResumesRmsprop) {
-  using Options = optim::RMSpropOptions;
-  expect_resumes<optim::RMSprop>(Options(0.1).alpha(0.8).eps(1e-6), Options(1));
-  expect_resumes<optim::RMSprop>(Options(0.1).momentum(0.5).weight_decay(0.01), Options(1));
-  expect_resumes<optim::RMSprop>(Options(0.1).centered(true), Options(1));
-  expect_resumes<optim::RMSprop>(Options(0.1).momentum(0.5).centered(true), Options(1));
+      optim::AdagradOptions(0.1).lr_decay(0.2).initial_accumulator_value(0.3).weight_decay(0.01));
+  using Rmsprop = optim::RMSpropOptions;
+  expect_resumes<optim::RMSprop>(Rmsprop(0.1).alpha(0.8).eps(1e-6));
+  expect_resumes<optim::RMSprop>(Rmsprop(0.1).momentum(0.5).weight_decay(0.01));
+  expect_resumes<optim::RMSprop>(Rmsprop(0.1).centered(true));
+  expect_resumes<optim::RMSprop>(Rmsprop(0.1).momentum(0.5).centered(true));
 }
 
 TEST(OptimizerStateTest, ResumesGroupsWithOtherOptionsAndParametersWithoutGradients) {
@@ -144,7 +125,7 @@ TEST(OptimizerStateTest, ResumesGroupsWithOtherOptionsAndParametersWithoutGradie
 }
 
 TEST(OptimizerStateTest, ResumesOptimizersThatHaveNoPythonLayout) {
-  expect_resumes<OwnRmsprop>(optim::RMSpropOptions(0.1).momentum(0.5), optim::RMSpropOptions(1));
+  expect_resumes<OwnRmsprop>(optim::RMSpropOptions(0.1).momentum(0.5));
   EXPECT_TRUE(optimizer_state_dict(OwnRmsprop(make_params())).contains("libtorch_archive"));
   OwnLbfgs lbfgs(make_params());
   EXPECT_TRUE(optimizer_state_dict(lbfgs).contains("libtorch_archive"));
@@ -153,29 +134,24 @@ TEST(OptimizerStateTest, ResumesOptimizersThatHaveNoPythonLayout) {
 }
 
 TEST(OptimizerStateTest, ResumesLbfgsWithItsHistory) {
-  const TemporaryFolder folder;
   for (const bool searches : {false, true}) {
     auto options = optim::LBFGSOptions(0.2).max_iter(3).history_size(4);
     if (searches) options.line_search_fn("strong_wolfe");
-    auto params = make_params();
+    const auto params = make_params();
     optim::LBFGS original(params, options);
     step_on_quadratic(original);
     step_on_quadratic(original, 2.0);
-    write_checkpoint(folder / "x.pt", optimizer_state_dict(original));
-    std::vector<at::Tensor> copies;
-    for (const auto& param : params) copies.push_back(param.detach().clone().requires_grad_());
+    const auto copies = trainable_copies_of(params);
     optim::LBFGS resumed(copies, optim::LBFGSOptions(7));
-    load_optimizer_state_dict(resumed, read_checkpoint(folder / "x.pt"));
-    EXPECT_TRUE(static_cast<const optim::LBFGSOptions&>(resumed.param_groups()[0].options()) ==
-                static_cast<const optim::LBFGSOptions&>(original.param_groups()[0].options()));
+    load_optimizer_state_dict(resumed, through_file(optimizer_state_dict(original)));
+    EXPECT_TRUE(options_of<optim::LBFGSOptions>(resumed, 0) ==
+                options_of<optim::LBFGSOptions>(original, 0));
     EXPECT_EQ(bytes_of(resumed), bytes_of(original));
     for (auto* optimizer : {&original, &resumed}) {
       step_on_quadratic(*optimizer, 2.0);
       step_on_quadratic(*optimizer, -1.0);
     }
-    for (std::size_t i = 0; i < params.size(); ++i) {
-      EXPECT_TRUE(torch::equal(params[i], copies[i])) << params[i] << copies[i];
-    }
+    expect_equal(copies, params);
   }
 }
 
@@ -194,19 +170,16 @@ TEST(OptimizerStateTest, RefusesADamagedHistoryOfLbfgs) {
   optim::LBFGS lbfgs(make_params(), optim::LBFGSOptions(0.2).max_iter(3));
   step_on_quadratic(lbfgs);
   const StateDict good = optimizer_state_dict(lbfgs);
-  const auto with = [&](const char* key, const c10::IValue& value) {
-    StateDict state = param_state(good, 0);
-    state.set(key, value);
-    return with_param_state(good, 0, state);
+  const auto load_with = [&](const char* key, const c10::IValue& value) {
+    load_optimizer_state_dict(lbfgs, with_param_value(good, 0, key, value));
   };
-  const c10::impl::GenericList none(c10::AnyType::get());
-  EXPECT_ERROR(load_optimizer_state_dict(lbfgs, with("ro", none)), "have different lengths");
-  EXPECT_ERROR(load_optimizer_state_dict(lbfgs, with("d", torch::zeros({3}))),
-               "\"old_dirs\" has 10 numbers; it must have 3");
-  EXPECT_ERROR(load_optimizer_state_dict(lbfgs, with("prev_flat_grad", torch::zeros({4}))),
+  EXPECT_ERROR(load_with("ro", c10::impl::GenericList(c10::AnyType::get())),
+               "have different lengths");
+  EXPECT_ERROR(load_with("d", torch::zeros({3})), "\"old_dirs\" has 10 numbers; it must have 3");
+  EXPECT_ERROR(load_with("prev_flat_grad", torch::zeros({4})),
                "\"prev_flat_grad\" has 4 numbers; it must have 10");
-  EXPECT_ERROR(load_optimizer_state_dict(lbfgs, with("d", 1.0)), "it must be a tensor");
-  load_optimizer_state_dict(lbfgs, with("H_diag", int64_t{1}));  // Python's initial value
+  EXPECT_ERROR(load_with("d", 1.0), "it must be a tensor");
+  load_with("H_diag", int64_t{1});  // Python's initial value
 }
 
 TEST(OptimizerStateTest, RestartsAdagradForAParameterWithoutAnEntry) {
@@ -228,53 +201,47 @@ TEST(OptimizerStateTest, RestartsAdagradForAParameterWithoutAnEntry) {
 TEST(OptimizerStateTest, HasPythonsKeysInPythonsOrder) {
   using Keys = std::vector<std::string>;
   optim::AdamW adamw(make_params());
-  step(adamw);
-  const StateDict state = optimizer_state_dict(adamw);
-  EXPECT_EQ(keys(state), (Keys{"state", "param_groups"}));
-  EXPECT_EQ(keys(first_group(state)),
-            (Keys{"lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach",
-                  "capturable", "differentiable", "fused", "decoupled_weight_decay", "params"}));
-  const StateDict second = param_state(state, 1);
-  EXPECT_EQ(keys(second), (Keys{"step", "exp_avg", "exp_avg_sq"}));
-  EXPECT_EQ(second.get_tensor("step").scalar_type(), at::kFloat);
-  EXPECT_EQ(second.get_tensor("step").dim(), 0);
-
-  optim::SGD sgd(make_params(), optim::SGDOptions(0.1));
-  EXPECT_EQ(keys(first_group(optimizer_state_dict(sgd))),
-            (Keys{"lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize", "foreach",
-                  "differentiable", "fused", "params"}));
-
-  optim::Adagrad adagrad(make_params());
-  EXPECT_EQ(keys(first_group(optimizer_state_dict(adagrad))),
-            (Keys{"lr", "lr_decay", "eps", "weight_decay", "initial_accumulator_value", "foreach",
-                  "maximize", "differentiable", "fused", "params"}));
-  const StateDict adagrad_state = param_state(optimizer_state_dict(adagrad), 1);
-  EXPECT_EQ(keys(adagrad_state), (Keys{"step", "sum"}));
-  EXPECT_EQ(adagrad_state.get_tensor("step").scalar_type(), at::kFloat);
-
-  const auto rmsprop_keys = [](const optim::RMSpropOptions& options) {
-    optim::RMSprop rmsprop(make_params(), options);
-    step(rmsprop);
-    const StateDict all = optimizer_state_dict(rmsprop);
-    EXPECT_EQ(keys(first_group(all)),
-              (Keys{"lr", "momentum", "alpha", "eps", "centered", "weight_decay", "capturable",
-                    "foreach", "maximize", "differentiable", "params"}));
-    EXPECT_EQ(param_state(all, 1).get_tensor("step").scalar_type(), at::kFloat);
-    return keys(param_state(all, 1));
+  EXPECT_EQ(keys(optimizer_state_dict(adamw)), (Keys{"state", "param_groups"}));
+  const auto check = [](optim::Optimizer& optimizer, const Keys& of_group, const Keys& of_param) {
+    SCOPED_TRACE(c10::str(of_group));
+    EXPECT_EQ(keys(first_group(optimizer_state_dict(optimizer))), of_group);
+    step(optimizer);
+    const StateDict param = param_state(optimizer_state_dict(optimizer), 1);
+    EXPECT_EQ(keys(param), of_param);
+    if (!param.contains("step")) return;
+    EXPECT_EQ(param.get_tensor("step").scalar_type(), at::kFloat);
+    EXPECT_EQ(param.get_tensor("step").dim(), 0);
   };
-  EXPECT_EQ(rmsprop_keys({}), (Keys{"step", "square_avg"}));
-  EXPECT_EQ(rmsprop_keys(optim::RMSpropOptions().momentum(0.5).centered(true)),
-            (Keys{"step", "square_avg", "momentum_buffer", "grad_avg"}));
+  check(adamw,
+        Keys({"lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach", "capturable",
+              "differentiable", "fused", "decoupled_weight_decay", "params"}),
+        {"step", "exp_avg", "exp_avg_sq"});
+  optim::SGD sgd(make_params(), optim::SGDOptions(0.1).momentum(0.9));
+  check(sgd,
+        Keys({"lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize", "foreach",
+              "differentiable", "fused", "params"}),
+        {"momentum_buffer"});
+  optim::Adagrad adagrad(make_params());
+  check(adagrad,
+        Keys({"lr", "lr_decay", "eps", "weight_decay", "initial_accumulator_value", "foreach",
+              "maximize", "differentiable", "fused", "params"}),
+        {"step", "sum"});
+  const Keys of_rmsprop({"lr", "momentum", "alpha", "eps", "centered", "weight_decay", "capturable",
+                         "foreach", "maximize", "differentiable", "params"});
+  optim::RMSprop rmsprop(make_params());
+  check(rmsprop, of_rmsprop, {"step", "square_avg"});
+  optim::RMSprop centred(make_params(), optim::RMSpropOptions().momentum(0.5).centered(true));
+  check(centred, of_rmsprop, {"step", "square_avg", "momentum_buffer", "grad_avg"});
 }
 
 TEST(OptimizerStateTest, KeepsTheOptionsOfEachGroup) {
   using Options = optim::AdamWOptions;
   const auto params = make_params();
   const auto saved = with_groups<optim::AdamW>(params, Options(0.1), Options(0.2));
-  auto loaded = with_groups<optim::AdamW>(params, Options(1), Options(1));
-  load_optimizer_state_dict(loaded, optimizer_state_dict(saved));
-  EXPECT_EQ(loaded.param_groups()[0].options().get_lr(), 0.1);
-  EXPECT_EQ(loaded.param_groups()[1].options().get_lr(), 0.2);
+  const auto loaded = with_groups<optim::AdamW>(params, Options(1), Options(1));
+  load_optimizer_state_dict(*loaded, optimizer_state_dict(*saved));
+  EXPECT_EQ(loaded->param_groups()[0].options().get_lr(), 0.1);
+  EXPECT_EQ(loaded->param_groups()[1].options().get_lr(), 0.2);
 }
 
 TEST(OptimizerStateTest, ConvertsToTheDtypeOfTheParameterAndDoesNotShare) {
@@ -284,9 +251,7 @@ TEST(OptimizerStateTest, ConvertsToTheDtypeOfTheParameterAndDoesNotShare) {
   const at::Tensor param = torch::rand({4}, at::kDouble);
   optim::SGD loaded({param}, optim::SGDOptions(0.1));
   load_optimizer_state_dict(loaded, state);
-  const auto& buffer =
-      static_cast<optim::SGDParamState&>(*loaded.state().at(param.unsafeGetTensorImpl()))
-          .momentum_buffer();
+  const auto& buffer = state_of<optim::SGDParamState>(loaded, param).momentum_buffer();
   EXPECT_EQ(buffer.scalar_type(), at::kDouble);
   buffer.zero_();
   step(saved);

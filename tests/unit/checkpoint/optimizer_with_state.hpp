@@ -6,13 +6,13 @@
 #include <torch/optim.h>
 #include <torch/types.h>
 
-#include <fstream>
-#include <iterator>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "checkpoint/optimizer_state.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
+#include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy::testing {
@@ -20,6 +20,29 @@ namespace linkboy::testing {
 inline std::vector<at::Tensor> make_params() {
   torch::manual_seed(1);
   return {torch::rand({2, 3}).requires_grad_(), torch::rand({4}).requires_grad_()};
+}
+
+/// Returns an optimizer with one group per parameter.
+template <typename OptimizerType, typename Options>
+std::unique_ptr<OptimizerType> with_groups(const std::vector<at::Tensor>& params,
+                                           const Options& first, const Options& second) {
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(std::vector<at::Tensor>{params[0]}, std::make_unique<Options>(first));
+  groups.emplace_back(std::vector<at::Tensor>{params[1]}, std::make_unique<Options>(second));
+  auto optimizer = std::make_unique<OptimizerType>(groups, first);
+  // LibTorch 2.15 replaces each option that equals its class's default by the one in `first`.
+  optimizer->param_groups()[1].set_options(std::make_unique<Options>(second));
+  return optimizer;
+}
+
+template <typename Options>
+const Options& options_of(const torch::optim::Optimizer& optimizer, std::size_t group) {
+  return static_cast<const Options&>(optimizer.param_groups()[group].options());
+}
+
+template <typename ParamState>
+ParamState& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& param) {
+  return static_cast<ParamState&>(*optimizer.state().at(param.unsafeGetTensorImpl()));
 }
 
 /// A user's optimizer, which could have more state than its base class.
@@ -67,12 +90,18 @@ inline StateDict with_param_state(StateDict state, int64_t index, const StateDic
   return state;
 }
 
+inline StateDict with_param_value(const StateDict& state, int64_t index, const std::string& key,
+                                  const c10::IValue& value) {
+  StateDict param = param_state(state, index);
+  param.set(key, value);
+  return with_param_state(state, index, param);
+}
+
 /// Returns the bytes of the saved state. They are equal if and only if the states are equal.
 inline std::string bytes_of(const torch::optim::Optimizer& optimizer) {
   const TemporaryFolder folder;
   write_checkpoint(folder / "x.pt", optimizer_state_dict(optimizer));
-  std::ifstream file(folder / "x.pt", std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  return read_bytes(folder / "x.pt");
 }
 
 inline StateDict first_group(const StateDict& state) {

@@ -9,9 +9,6 @@
 #include <vector>
 
 #include "linkboy/checkpoint/checkpoint.hpp"
-#include "linkboy/checkpoint/safetensors.hpp"
-#include "support/expect_error.hpp"
-#include "support/file_contents.hpp"
 #include "unit/checkpoint/safetensors_file.hpp"
 
 namespace linkboy::testing::safetensors_errors_test {
@@ -19,20 +16,22 @@ namespace {
 
 using Names = std::vector<std::string>;
 
+/// Returns a header with one F32 tensor.
+std::string header_of(const std::string& shape, const std::string& offsets) {
+  return R"({"a":{"dtype":"F32","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
+}
+
 TEST_F(SafeTensorsTest, RefusesToWriteUnsupportedValues) {
   write_safetensors(path_, {{"old", torch::ones({1})}});
-  const auto write = [this](const at::Tensor& tensor) {
-    write_safetensors(path_, {{"w", tensor}});
+  const auto refuses = [this](const at::Tensor& tensor, const std::string& message) {
+    EXPECT_ERROR(write_safetensors(path_, {{"w", tensor}}), message);
   };
-  EXPECT_ERROR(
-      write(torch::ones({1}, at::kComplexDouble)),
-      "x.safetensors\": tensor \"w\": its dtype is ComplexDouble; the format supports U64");
-  EXPECT_ERROR(write(at::quantize_per_tensor(torch::ones({1}), 1.0, 0, at::kQInt8)),
-               "its dtype is QInt8");
-  EXPECT_ERROR(write(torch::ones({2}).to_sparse()),
-               "its layout is Sparse; the format supports dense");
-  EXPECT_ERROR(write(torch::ones({2}, at::kMeta)), "it is on the meta device");
-  EXPECT_ERROR(write(at::Tensor()), "tensor \"w\": it is undefined");
+  refuses(torch::ones({1}, at::kComplexDouble),
+          "x.safetensors\": tensor \"w\": its dtype is ComplexDouble; the format supports U64");
+  refuses(at::quantize_per_tensor(torch::ones({1}), 1.0, 0, at::kQInt8), "its dtype is QInt8");
+  refuses(torch::ones({2}).to_sparse(), "its layout is Sparse; the format supports dense");
+  refuses(torch::ones({2}, at::kMeta), "it is on the meta device");
+  refuses({}, "tensor \"w\": it is undefined");
   EXPECT_EQ(names_of(read_safetensors(path_)), Names{"old"});
   EXPECT_EQ(folder_.names(), Names{"x.safetensors"});
 }
@@ -68,130 +67,117 @@ TEST_F(SafeTensorsTest, ErrorsSayWhatKindOfFileItIs) {
 }
 
 TEST_F(SafeTensorsTest, RefusesHeadersOfAWrongLength) {
-  const std::string good = file_of("{}      ");
+  const auto check = [this](uint64_t length, const std::string& most) {
+    std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);
+    file.write(reinterpret_cast<const char*>(&length), sizeof(length)).flush();
+    EXPECT_ERROR(read_safetensors(path_),
+                 c10::str("its header claims ", length,
+                          " bytes; in a file of this size it can have 2 to ", most));
+  };
+  write_bytes(path_, file_of("{}      "));
   for (const uint64_t length : {uint64_t{0}, uint64_t{1}, uint64_t{9}, uint64_t{100'000'001},
                                 uint64_t{1} << 63, ~uint64_t{0}}) {
-    std::string bad = good;
-    std::memcpy(bad.data(), &length, sizeof(length));
-    EXPECT_ERROR(read(bad), "its header claims " + std::to_string(length) +
-                                " bytes; in a file of this size it can have 2 to 8");
+    check(length, "8");
   }
-  // The file is sparse, so it needs no space on the disk.
-  write_bytes(path_, good);
-  std::filesystem::resize_file(path_, 200'000'000);
-  std::fstream file(path_, std::ios::binary | std::ios::in | std::ios::out);
-  const uint64_t length = 100'000'001;
-  file.write(reinterpret_cast<const char*>(&length), sizeof(length));
-  file.close();
-  EXPECT_ERROR(read_safetensors(path_),
-               "claims 100000001 bytes; in a file of this size it can "
-               "have 2 to 100000000");
+  std::filesystem::resize_file(path_, 200'000'000);  // sparse, so it needs no space on the disk
+  check(100'000'001, "100000000");
 }
 
 TEST_F(SafeTensorsTest, RefusesHeadersThatAreNotJson) {
-  EXPECT_ERROR(read(file_of(" {}")), "its header does not begin with \"{\"");
-  EXPECT_ERROR(read(file_of("[]")), "its header does not begin with \"{\"");
-  EXPECT_ERROR(read(file_of("{x}")), "its header is not JSON at byte 2");
-  EXPECT_ERROR(read(file_of("{}x")), "its header is not JSON at byte 3");
-  EXPECT_ERROR(read(file_of("{}{}")), "its header is not JSON at byte 3");
-  EXPECT_ERROR(read(file_of("{\"a\xff\":1}")), "its header is not JSON at byte 4");
-  EXPECT_ERROR(read(file_of(R"({"a\ud800":1})")), "its header is not JSON");
-  EXPECT_ERROR(read(file_of(R"({"a":1e999})")), "its header is not JSON");
-  EXPECT_ERROR(read(file_of(std::string("{}\0x", 4))), "its header has a zero byte at byte 3");
-  EXPECT_ERROR(read(file_of(R"({"a":)" + std::string(1'000'000, '['))), "\"a\" is an array");
-  EXPECT_ERROR(read(file_of(R"({"a":{"b":)" + std::string(1'000'000, '{'))), "the field \"b\"");
+  expect_refused(" {}", "its header does not begin with \"{\"");
+  expect_refused("[]", "its header does not begin with \"{\"");
+  expect_refused("{x}", "its header is not JSON at byte 2");
+  expect_refused("{}x", "its header is not JSON at byte 3");
+  expect_refused("{}{}", "its header is not JSON at byte 3");
+  expect_refused("{\"a\xff\":1}", "its header is not JSON at byte 4");
+  expect_refused(R"({"a\ud800":1})", "its header is not JSON");
+  expect_refused(R"({"a":1e999})", "its header is not JSON");
+  expect_refused(std::string("{}\0x", 4), "its header has a zero byte at byte 3");
+  expect_refused(R"({"a":)" + std::string(1'000'000, '['), "\"a\" is an array");
+  expect_refused(R"({"a":{"b":)" + std::string(1'000'000, '{'), "the field \"b\"");
 }
 
 TEST_F(SafeTensorsTest, RefusesDuplicateKeys) {
   const std::string a = R"("a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
-  EXPECT_ERROR(read(file_of("{" + a + "," + a + "}")), "its header has \"a\" twice");
-  EXPECT_ERROR(read(file_of(R"({"__metadata__":{},"__metadata__":{}})")), "\"__metadata__\" twice");
-  EXPECT_ERROR(read(file_of(R"({"__metadata__":{"k":"v","k":"v"}})")),
-               "\"k\" twice in \"__metadata__\"");
-  EXPECT_ERROR(read(file_of(R"({"a":{"shape":[0],"shape":[0]}})")),
-               "tensor \"a\" has its shape twice");
+  expect_refused("{" + a + "," + a + "}", "its header has \"a\" twice");
+  expect_refused(R"({"__metadata__":{},"__metadata__":{}})", "\"__metadata__\" twice");
+  expect_refused(R"({"__metadata__":{"k":"v","k":"v"}})", "\"k\" twice in \"__metadata__\"");
+  expect_refused(R"({"a":{"shape":[0],"shape":[0]}})", "tensor \"a\" has its shape twice");
 }
 
 TEST_F(SafeTensorsTest, RefusesMetadataThatIsNotText) {
-  const auto read_metadata = [this](const std::string& json) {
-    read(file_of(R"({"__metadata__":)" + json + "}"));
+  const std::pair<std::string, std::string> cases[] = {
+      {"null", R"("__metadata__" is null; it must be an object)"},
+      {"[]", R"("__metadata__" is an array; it must be an object)"},
+      {R"({"k":1})", R"(the metadata "k" is 1; it must be a string)"},
+      {R"({"k":-1})", R"(the metadata "k" is -1; it must be a string)"},
+      {R"({"k":0.5})", R"(the metadata "k" is "0.5"; it must be a string)"},
+      {R"({"k":true})", R"(the metadata "k" is true; it must be a string)"},
+      {R"({"k":{}})", R"(the metadata "k" is an object; it must be a str)"},
+      {R"({"k":[]})", R"(the metadata "k" is an array; it must be a string)"},
   };
-  EXPECT_ERROR(read_metadata("null"), "\"__metadata__\" is null; it must be an object");
-  EXPECT_ERROR(read_metadata("[]"), "\"__metadata__\" is an array; it must be an object");
-  EXPECT_ERROR(read_metadata(R"({"k":1})"), "the metadata \"k\" is 1; it must be a string");
-  EXPECT_ERROR(read_metadata(R"({"k":-1})"), "the metadata \"k\" is -1; it must be a string");
-  EXPECT_ERROR(read_metadata(R"({"k":0.5})"), "the metadata \"k\" is \"0.5\"; it must be a string");
-  EXPECT_ERROR(read_metadata(R"({"k":true})"), "the metadata \"k\" is true; it must be a string");
-  EXPECT_ERROR(read_metadata(R"({"k":{}})"), "the metadata \"k\" is an object; it must be a str");
-  EXPECT_ERROR(read_metadata(R"({"k":[]})"), "the metadata \"k\" is an array; it must be a string");
+  for (const auto& [json, message] : cases) {
+    expect_refused(R"({"__metadata__":)" + json + "}", message);
+  }
 }
 
 TEST_F(SafeTensorsTest, RefusesEntriesOfAWrongType) {
-  EXPECT_ERROR(read(file_of(R"({"a":1})")), "tensor \"a\" is 1; it must be an object");
-  EXPECT_ERROR(read(file_of(R"({"a":"b"})")), "tensor \"a\" is \"b\"; it must be an object");
-  const auto read_tensor = [this](const std::string& fields) {
-    read(file_of(R"({"a":{)" + fields + "}}"));
+  expect_refused(R"({"a":1})", R"(tensor "a" is 1; it must be an object)");
+  expect_refused(R"({"a":"b"})", R"(tensor "a" is "b"; it must be an object)");
+  const std::pair<std::string, std::string> fields_of_a[] = {
+      {"", R"(tensor "a" lacks one of dtype, shape and data_offsets)"},
+      {R"("dtype":"U8","shape":[0])", R"(tensor "a" lacks one of)"},
+      {R"("strides":[1])", R"(tensor "a" has the field "strides")"},
+      {R"("dtype":3)", R"(the dtype of tensor "a" is 3; it must be a string)"},
+      {R"("dtype":["F32"])", R"(the dtype of tensor "a" is an array)"},
+      {R"("dtype":"F4")", R"(the dtype of tensor "a" is "F4"; it must be one of U64, I64, F64)"},
+      {R"("shape":"x")", R"(the shape of tensor "a" is "x"; it must be an a)"},
+      {R"("shape":null)", R"(the shape of tensor "a" is null; it must be an)"},
+      {R"("shape":[[1]])", R"(the shape of tensor "a" contains an array; only)"},
+      {R"("shape":["1"])", R"(the shape of tensor "a" contains "1"; only non)"},
+      {R"("shape":[1.0])", R"(the shape of tensor "a" contains "1.0"; only)"},
+      {R"("data_offsets":[0])", "has 1 numbers; it must be [begin, end]"},
+      {R"("data_offsets":[0,0,0])", "has more than 2 numbers"},
+      {R"("data_offsets":{})", R"(the data_offsets of tensor "a" is an obj)"},
   };
-  EXPECT_ERROR(read_tensor(""), "tensor \"a\" lacks one of dtype, shape and data_offsets");
-  EXPECT_ERROR(read_tensor(R"("dtype":"U8","shape":[0])"), "tensor \"a\" lacks one of");
-  EXPECT_ERROR(read_tensor(R"("strides":[1])"), "tensor \"a\" has the field \"strides\"");
-  EXPECT_ERROR(read_tensor(R"("dtype":3)"), "the dtype of tensor \"a\" is 3; it must be a string");
-  EXPECT_ERROR(read_tensor(R"("dtype":["F32"])"), "the dtype of tensor \"a\" is an array");
-  EXPECT_ERROR(read_tensor(R"("dtype":"F4")"),
-               "the dtype of tensor \"a\" is \"F4\"; it must be one of U64, I64, F64");
-  EXPECT_ERROR(read_tensor(R"("shape":"x")"),
-               "the shape of tensor \"a\" is \"x\"; it must be an a");
-  EXPECT_ERROR(read_tensor(R"("shape":null)"), "the shape of tensor \"a\" is null; it must be an");
-  EXPECT_ERROR(read_tensor(R"("shape":[[1]])"),
-               "the shape of tensor \"a\" contains an array; only");
-  EXPECT_ERROR(read_tensor(R"("shape":["1"])"),
-               "the shape of tensor \"a\" contains \"1\"; only non");
-  EXPECT_ERROR(read_tensor(R"("shape":[1.0])"), "the shape of tensor \"a\" contains \"1.0\"; only");
-  EXPECT_ERROR(read_tensor(R"("data_offsets":[0])"), "has 1 numbers; it must be [begin, end]");
-  EXPECT_ERROR(read_tensor(R"("data_offsets":[0,0,0])"), "has more than 2 numbers");
-  EXPECT_ERROR(read_tensor(R"("data_offsets":{})"), "the data_offsets of tensor \"a\" is an obj");
-}
-
-// Returns a header with one F32 tensor.
-std::string header_of(const std::string& shape, const std::string& offsets) {
-  return R"({"a":{"dtype":"F32","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}";
+  for (const auto& [fields, message] : fields_of_a) {
+    expect_refused(R"({"a":{)" + fields + "}}", message);
+  }
 }
 
 TEST_F(SafeTensorsTest, RefusesInvalidShapes) {
-  EXPECT_ERROR(read(file_of(header_of("[-1]", "[0,4]"))),
-               "contains -1; only non-negative integers");
-  EXPECT_ERROR(read(file_of(header_of("[9223372036854775808]", "[0,0]"))),
-               "contains 9223372036854775808; sizes must fit into 63 bits");
-  EXPECT_ERROR(read(file_of(header_of("[18446744073709551616]", "[0,0]"))),
-               "contains \"18446744073709551616\"; only non-negative");
+  const auto refuses = [this](const std::string& shape, const std::string& message) {
+    expect_refused(header_of(shape, "[0,0]"), message);
+  };
+  refuses("[-1]", "contains -1; only non-negative integers");
+  refuses("[9223372036854775808]", "contains 9223372036854775808; sizes must fit into 63 bits");
+  refuses("[18446744073709551616]", "contains \"18446744073709551616\"; only non-negative");
   // 2^64 elements, which would wrap around to 0.
-  EXPECT_ERROR(read(file_of(header_of("[4294967296,4294967296]", "[0,0]"))),
-               "is too large for any");
-  EXPECT_ERROR(read(file_of(header_of("[0,4294967296,4294967296]", "[0,0]"))), "is too large for");
+  refuses("[4294967296,4294967296]", "is too large for any");
+  refuses("[0,4294967296,4294967296]", "is too large for");
   // 2^62 elements of 4 bytes, which would also wrap around to 0.
-  EXPECT_ERROR(read(file_of(header_of("[4611686018427387904]", "[0,0]"))), "is too large for any");
+  refuses("[4611686018427387904]", "is too large for any");
   std::string ones = "[1";
   for (int i = 1; i < 64; ++i) ones += ",1";
   EXPECT_EQ(read(file_of(header_of(ones + "]", "[0,4]"), "abcd")).tensors[0].second.dim(), 64);
-  EXPECT_ERROR(read(file_of(header_of(ones + ",1]", "[0,4]"), "abcd")), "more than 64 dimensions");
+  expect_refused(header_of(ones + ",1]", "[0,4]"), "more than 64 dimensions", "abcd");
 }
 
 TEST_F(SafeTensorsTest, RefusesSizesThatDoNotMatchTheShape) {
-  EXPECT_ERROR(read(file_of(header_of("[2]", "[0,4]"), "abcd")),
-               "tensor \"a\" has 4 bytes; its shape [2] of Float needs 8");
-  EXPECT_ERROR(read(file_of(header_of("[]", "[0,0]"))), "has 0 bytes; its shape [] of Float needs");
-  EXPECT_ERROR(read(file_of(header_of("[0]", "[0,4]"), "abcd")), "has 4 bytes; its shape [0]");
-  EXPECT_ERROR(read(file_of(header_of("[1]", "[4,0]"), "abcd")),
-               "begins at byte 4 and ends before it, at byte 0");
+  expect_refused(header_of("[2]", "[0,4]"),
+                 R"(tensor "a" has 4 bytes; its shape [2] of Float needs 8)", "abcd");
+  expect_refused(header_of("[]", "[0,0]"), "has 0 bytes; its shape [] of Float needs");
+  expect_refused(header_of("[0]", "[0,4]"), "has 4 bytes; its shape [0]", "abcd");
+  expect_refused(header_of("[1]", "[4,0]"), "begins at byte 4 and ends before it, at byte 0",
+                 "abcd");
 }
 
 TEST_F(SafeTensorsTest, RefusesOffsetsBeyondTheFile) {
-  EXPECT_ERROR(read(file_of(header_of("[1]", "[0,4]"), "abc")),
-               "tensor \"a\" ends at byte 4 of the data, but there are only 3");
-  EXPECT_ERROR(read(file_of(header_of("[1]", "[18446744073709551611,18446744073709551615]"))),
-               "ends at byte 18446744073709551615 of the data, but there are only 0");
-  EXPECT_ERROR(read(file_of(header_of("[1]", "[-4,0]"))),
-               "contains -4; only non-negative integers");
+  expect_refused(header_of("[1]", "[0,4]"),
+                 R"(tensor "a" ends at byte 4 of the data, but there are only 3)", "abc");
+  expect_refused(header_of("[1]", "[18446744073709551611,18446744073709551615]"),
+                 "ends at byte 18446744073709551615 of the data, but there are only 0");
+  expect_refused(header_of("[1]", "[-4,0]"), "contains -4; only non-negative integers");
 }
 
 TEST_F(SafeTensorsTest, RefusesGapsAndOverlaps) {
@@ -200,14 +186,14 @@ TEST_F(SafeTensorsTest, RefusesGapsAndOverlaps) {
            R"(},"b":{"dtype":"U8","shape":[2],"data_offsets":)" + second + "}}";
   };
   EXPECT_EQ(read(file_of(two("[2,4]", "[0,2]"), "abcd")).tensors.size(), 2U);
-  EXPECT_ERROR(read(file_of(two("[0,2]", "[1,3]"), "abc")),
-               "tensor \"b\" begins at byte 1 of the data, within the tensor before it");
-  EXPECT_ERROR(read(file_of(two("[0,2]", "[0,2]"), "ab")), "tensors must not overlap");
-  EXPECT_ERROR(read(file_of(two("[0,2]", "[3,5]"), "abcde")),
-               "bytes 2 to 3 of the data, before tensor \"b\", belong to no tensor");
-  EXPECT_ERROR(read(file_of(two("[1,3]", "[3,5]"), "abcde")), "bytes 0 to 1 of the data");
-  EXPECT_ERROR(read(file_of(two("[0,2]", "[2,4]"), "abcde")), "the last 1 bytes belong to no");
-  EXPECT_ERROR(read(file_of("{}", "x")), "the last 1 bytes belong to no tensor");
+  expect_refused(two("[0,2]", "[1,3]"),
+                 R"(tensor "b" begins at byte 1 of the data, within the tensor before it)", "abc");
+  expect_refused(two("[0,2]", "[0,2]"), "tensors must not overlap", "ab");
+  expect_refused(two("[0,2]", "[3,5]"),
+                 R"(bytes 2 to 3 of the data, before tensor "b", belong to no tensor)", "abcde");
+  expect_refused(two("[1,3]", "[3,5]"), "bytes 0 to 1 of the data", "abcde");
+  expect_refused(two("[0,2]", "[2,4]"), "the last 1 bytes belong to no", "abcde");
+  expect_refused("{}", "the last 1 bytes belong to no tensor", "x");
 }
 
 TEST_P(SafeTensorsModesTest, RefusesInvalidBools) {
@@ -217,24 +203,10 @@ TEST_P(SafeTensorsModesTest, RefusesInvalidBools) {
                "tensor \"m\" of dtype BOOL contains the byte 2; only 0 and 1 are allowed");
 }
 
-TEST_F(SafeTensorsTest, ErrorsShowNamesTruncatedAndEscaped) {
-  const std::string name(100'000, 'n');
-  try {
-    read(file_of("{\"\\u001b" + name + "\":1}"));
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_LT(std::string(error.what()).size(), 600U);
-    EXPECT_NE(std::string(error.what()).find("tensor \"\\x1bnnn"), std::string::npos)
-        << error.what();
-  }
-}
-
 // Reads the file and uses every byte. Returns whether no error was found.
 bool try_to_read(const std::filesystem::path& path, bool mmap) {
   try {
-    for (const auto& named : read_safetensors(path, mmap).tensors) {
-      bytes_of(named.second).sum();
-    }
+    for (const auto& [name, tensor] : read_safetensors(path, mmap).tensors) bytes_of(tensor).sum();
   } catch (const Error&) {
     return false;
   }

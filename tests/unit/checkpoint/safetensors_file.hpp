@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "linkboy/checkpoint/safetensors.hpp"
+#include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -50,27 +51,13 @@ inline std::vector<std::string> names_of(const SafeTensors& contents) {
   return names;
 }
 
-inline const std::vector<at::ScalarType>& dtypes() {
-  static const std::vector<at::ScalarType> all = {at::kUInt64,
-                                                  at::kLong,
-                                                  at::kDouble,
-                                                  at::kComplexFloat,
-                                                  at::kFloat,
-                                                  at::kUInt32,
-                                                  at::kInt,
-                                                  at::kBFloat16,
-                                                  at::kHalf,
-                                                  at::kUInt16,
-                                                  at::kShort,
-                                                  at::ScalarType::Float8_e5m2fnuz,
-                                                  at::ScalarType::Float8_e4m3fnuz,
-                                                  at::ScalarType::Float8_e8m0fnu,
-                                                  at::ScalarType::Float8_e4m3fn,
-                                                  at::ScalarType::Float8_e5m2,
-                                                  at::kChar,
-                                                  at::kByte,
-                                                  at::kBool};
-  return all;
+/// Returns all dtypes of the format, in the order in which their tensors are stored in a file.
+inline std::vector<at::ScalarType> dtypes() {
+  using enum at::ScalarType;
+  return std::vector<at::ScalarType>({UInt64, Long, Double, ComplexFloat, Float, UInt32, Int,
+                                      BFloat16, Half, UInt16, Short, Float8_e5m2fnuz,
+                                      Float8_e4m3fnuz, Float8_e8m0fnu, Float8_e4m3fn, Float8_e5m2,
+                                      Char, Byte, Bool});
 }
 
 /// Returns 2 x 3 elements that consist of the bytes 0, 1, 2, ... For bool, they alternate between 0
@@ -92,6 +79,12 @@ class SafeTensorsTest : public ::testing::Test {
   SafeTensors read(const std::string& bytes, bool mmap = true) const {
     write_bytes(path_, bytes);
     return read_safetensors(path_, mmap);
+  }
+  /// Expects that a file with this header and data is refused.
+  void expect_refused(const std::string& json, const std::string& message,
+                      const std::string& data = "") const {
+    SCOPED_TRACE(json.substr(0, 200));
+    EXPECT_ERROR(read(file_of(json, data)), message);
   }
 
   TemporaryFolder folder_;

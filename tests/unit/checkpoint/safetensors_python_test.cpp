@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "linkboy/checkpoint/safetensors.hpp"
 #include "support/python_peer.hpp"
 #include "unit/checkpoint/safetensors_file.hpp"
 

@@ -4,14 +4,10 @@
 #include <sys/stat.h>
 #include <torch/types.h>
 
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
 #include "linkboy/checkpoint/checkpoint.hpp"
-#include "support/expect_error.hpp"
-#include "support/file_contents.hpp"
 #include "unit/checkpoint/safetensors_file.hpp"
 
 namespace linkboy::testing::safetensors_test {
@@ -27,7 +23,6 @@ TEST_P(SafeTensorsModesTest, KeepsEveryDtype) {
   write_safetensors(path_, tensors);
   const SafeTensors loaded = read();
   ASSERT_EQ(loaded.tensors.size(), tensors.size());
-  // dtypes() has the order in which tensors are stored in the file.
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     SCOPED_TRACE(tensors[i].first);
     EXPECT_EQ(loaded.tensors[i].first, tensors[i].first);
@@ -149,21 +144,18 @@ TEST_P(SafeTensorsModesTest, GivesEachTensorASeparateStorage) {
   expect_same(read_checkpoint(folder_ / "x.pt").get_tensor("b"), torch::ones({300}));
 }
 
-TEST_F(SafeTensorsTest, MapsTheFile) {
-  write_safetensors(path_, {{"a", torch::rand({5000})}});
-  const SafeTensors loaded = read_safetensors(path_);
-  std::ifstream maps("/proc/self/maps");
-  const std::string text(std::istreambuf_iterator<char>(maps), {});
-  EXPECT_NE(text.find(path_.string()), std::string::npos);
-}
-
-TEST_F(SafeTensorsTest, UnmapsTheFileWithItsLastTensor) {
+TEST_F(SafeTensorsTest, TheFileIsMappedUntilItsLastTensorIsDestroyed) {
   write_safetensors(path_, {{"a", torch::rand({5000})}, {"b", torch::rand({5000})}});
-  read_safetensors(path_);
+  const auto is_mapped = [this] {
+    return read_bytes("/proc/self/maps").find(path_.string()) != std::string::npos;
+  };
+  {
+    const SafeTensors loaded = read_safetensors(path_);
+    EXPECT_TRUE(is_mapped());
+  }
+  EXPECT_FALSE(is_mapped());
   EXPECT_ERROR(read(read_bytes(path_) + "x"), "belong to no tensor");
-  std::ifstream maps("/proc/self/maps");
-  const std::string text(std::istreambuf_iterator<char>(maps), {});
-  EXPECT_EQ(text.find(path_.string()), std::string::npos);
+  EXPECT_FALSE(is_mapped());
 }
 
 TEST_F(SafeTensorsTest, LaysFilesOutLikeTheReferenceLibrary) {

@@ -45,20 +45,14 @@ std::string tensor(const std::string& offset, const std::string& sizes, const st
 TEST(UnpicklerTest, ReadsTheInstructionsOfLaterProtocols) {
   // The pickle has a frame, short and long strings, memo entries without an index, and a class name
   // on the stack.
-  const auto value = unpickle(
-      "\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00}\x94("
-      "\x8c\x01"
-      "a\x94K\x01"
-      "\x8d\x01\x00\x00\x00\x00\x00\x00\x00"
-      "bh\x01"
-      "\x8c\x01"
-      "c\x8c\x0b"
-      "collections\x8c\x0bOrderedDict\x93)Ru."s,
-      load_storage);
-  ASSERT_TRUE(value.isGenericDict());
-  EXPECT_EQ(value.toGenericDict().at("a").toInt(), 1);
-  EXPECT_EQ(value.toGenericDict().at("b").toStringRef(), "a");
-  EXPECT_TRUE(value.toGenericDict().at("c").isGenericDict());
+  const std::string pickle =
+      "\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x01\x61\x94K\x01"
+      "\x8d\x01\x00\x00\x00\x00\x00\x00\x00\x62h\x01"
+      "\x8c\x01\x63\x8c\x0b\x63ollections\x8c\x0bOrderedDict\x93)Ru."s;
+  const auto values = unpickle(pickle, load_storage).toGenericDict();
+  EXPECT_EQ(values.at("a").toInt(), 1);
+  EXPECT_EQ(values.at("b").toStringRef(), "a");
+  EXPECT_TRUE(values.at("c").isGenericDict());
 }
 
 TEST(UnpicklerTest, ReadsIntegersOfEveryWidth) {
@@ -88,19 +82,18 @@ TEST(UnpicklerTest, ReadsParametersAndSizes) {
 }
 
 TEST(UnpicklerTest, RefusesTensorsOutsideOfTheirStorage) {
-  const std::string beyond = "does not lie within its storage of 24 bytes";
-  EXPECT_ERROR(read(tensor(number(0), "K\x07\x85", "K\x01\x85")), beyond);
-  EXPECT_ERROR(read(tensor(number(1), "K\x06\x85", "K\x01\x85")), beyond);
-  EXPECT_ERROR(read(tensor(number(6), ")", ")")), beyond);
-  EXPECT_ERROR(read(tensor(number(-1), ")", ")")), beyond);
-  EXPECT_ERROR(read(tensor(number(0), number(-1) + "\x85", "K\x01\x85")), beyond);
-  EXPECT_ERROR(read(tensor(number(0), "K\x02\x85", number(-1) + "\x85")), beyond);
   const std::string huge = "\x8a\x08\x00\x00\x00\x00\x00\x00\x00\x40"s;
-  EXPECT_ERROR(read(tensor(number(0), huge + "\x85", "K\x01\x85")), beyond);
-  EXPECT_ERROR(read(tensor(huge, ")", ")")), beyond);
-  EXPECT_ERROR(read(tensor(number(0), huge + huge + "\x86", "K\x00K\x00\x86"s)), beyond);
-  EXPECT_ERROR(read(tensor(number(0), "K\x00"s + huge + huge + "\x87", "K\x01K\x01K\x01\x87")),
-               beyond);
+  for (const auto& beyond :
+       {tensor(number(0), "K\x07\x85", "K\x01\x85"), tensor(number(1), "K\x06\x85", "K\x01\x85"),
+        tensor(number(6), ")", ")"), tensor(number(-1), ")", ")"),
+        tensor(number(0), number(-1) + "\x85", "K\x01\x85"),
+        tensor(number(0), "K\x02\x85", number(-1) + "\x85"),
+        tensor(number(0), huge + "\x85", "K\x01\x85"), tensor(huge, ")", ")"),
+        tensor(number(0), huge + huge + "\x86", "K\x00K\x00\x86"s),
+        tensor(number(0), "K\x00"s + huge + huge + "\x87", "K\x01K\x01K\x01\x87")}) {
+    SCOPED_TRACE(::testing::PrintToString(beyond));
+    EXPECT_ERROR(read(beyond), "does not lie within its storage of 24 bytes");
+  }
   EXPECT_ERROR(read(tensor(number(0), "K\x02\x85", ")")), "1 sizes and 0 strides");
   EXPECT_EQ(read(tensor(number(6), "K\x00\x85"s, "K\x01\x85")).toTensor().numel(), 0);
 }
@@ -123,10 +116,11 @@ TEST(UnpicklerTest, ErrorsNameRefusedCode) {
 }
 
 TEST(UnpicklerTest, RefusesDamagedPickles) {
-  EXPECT_ERROR(unpickle("", load_storage), "ends too early");
-  EXPECT_ERROR(unpickle("K", load_storage), "ends too early");
-  EXPECT_ERROR(unpickle("X\xff\xff\xff\xffxyz", load_storage), "ends too early");
-  EXPECT_ERROR(unpickle("\x8d\xff\xff\xff\xff\xff\xff\xff\xffxyz", load_storage), "ends too early");
+  for (const char* pickle :
+       {"", "K", "X\xff\xff\xff\xffxyz", "\x8d\xff\xff\xff\xff\xff\xff\xff\xffxyz"}) {
+    SCOPED_TRACE(pickle);
+    EXPECT_ERROR(unpickle(pickle, load_storage), "ends too early");
+  }
   EXPECT_ERROR(unpickle("cabc", load_storage), "ends within a name");
   EXPECT_ERROR(read(""), "a value is missing");
   EXPECT_ERROR(read("t"), "a mark is missing");

@@ -4,8 +4,6 @@
 #include <torch/torch.h>
 
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 
 #include "checkpoint/atomic_file.hpp"
 #include "checkpoint/file_bytes.hpp"
@@ -30,11 +28,8 @@ class ZipArchiveTest : public ::testing::Test {
     return read_bytes(path());
   }
 
-  void replace(std::string bytes, const std::string& old, const std::string& with,
-               bool last = false) {
-    const auto found = last ? bytes.rfind(old) : bytes.find(old);
-    ASSERT_NE(found, std::string::npos);
-    std::ofstream(path(), std::ios::binary) << bytes.replace(found, with.size(), with);
+  ZipReader open(bool mmap = false) const {
+    return ZipReader(FileBytes::open(path(), mmap), /*verify=*/true);
   }
 
   std::filesystem::path path() const { return folder_ / "x.zip"; }
@@ -45,7 +40,7 @@ class ZipArchiveTest : public ::testing::Test {
 TEST_F(ZipArchiveTest, RecordsCanBeReadAndMapped) {
   write();
   for (bool mmap : {false, true}) {
-    ZipReader reader(FileBytes::open(path(), mmap), /*verify=*/true);
+    ZipReader reader = open(mmap);
     EXPECT_TRUE(reader.has("a"));
     EXPECT_FALSE(reader.has("b"));
     EXPECT_EQ(reader.read_text("a"), "first");
@@ -58,24 +53,21 @@ TEST_F(ZipArchiveTest, ALargeRecordOfAnOddLengthIsReadCompletely) {
   std::string odd((std::size_t{1} << 20) + 1, 'o');
   odd.back() = 'd';
   write(odd);
-  ZipReader reader(FileBytes::open(path(), /*mmap=*/false), /*verify=*/true);
-  EXPECT_TRUE(reader.read_text("a") == odd);
+  EXPECT_TRUE(open().read_text("a") == odd);
 }
 
 TEST_F(ZipArchiveTest, DataThatLooksLikeAnEndRecordIsData) {
   const std::string end = "PK\x05\x06" + std::string(30, 'x');
   write(end);
-  ZipReader reader(FileBytes::open(path(), /*mmap=*/false), /*verify=*/true);
-  EXPECT_EQ(reader.read_text("a"), end);
+  EXPECT_EQ(open().read_text("a"), end);
 }
 
-TEST_F(ZipArchiveTest, RecordsAreAlignedTo64Bytes) {
+TEST_F(ZipArchiveTest, RecordsAreAlignedTo64BytesAndEqualContentsMakeEqualFiles) {
   const std::string bytes = write();
   EXPECT_EQ(bytes.find("first") % 64, 0U);
   EXPECT_EQ(bytes.find("xxxx") % 64, 0U);
+  EXPECT_EQ(write(), bytes);
 }
-
-TEST_F(ZipArchiveTest, EqualContentsMakeEqualFiles) { EXPECT_EQ(write(), write()); }
 
 TEST_F(ZipArchiveTest, OtherProgramsCanReadIt) {
   write();
@@ -87,74 +79,55 @@ TEST_F(ZipArchiveTest, OtherProgramsCanReadIt) {
 }
 
 TEST_F(ZipArchiveTest, ManyRecordsNeedTheZip64Directory) {
-  constexpr int kRecords = 70000;
-  {
-    AtomicFile file(path());
-    ZipWriter writer(file, "archive");
-    for (int i = 0; i < kRecords; ++i) writer.add(std::to_string(i), std::to_string(i));
-    writer.finish();
-    file.commit();
-  }
-  ZipReader reader(FileBytes::open(path(), /*mmap=*/false), /*verify=*/true);
-  EXPECT_EQ(reader.read_text("69999"), "69999");
+  AtomicFile file(path());
+  ZipWriter writer(file, "archive");
+  for (int i = 0; i < 70000; ++i) writer.add(std::to_string(i), std::to_string(i));
+  writer.finish();
+  file.commit();
+  EXPECT_EQ(open().read_text("69999"), "69999");
 }
 
 TEST_F(ZipArchiveTest, AViewOfAMappedFileOutlivesTheReaderAndNeverChangesTheFile) {
   const std::string bytes = write();
-  at::DataPtr data;
-  {
-    ZipReader reader(FileBytes::open(path(), /*mmap=*/true), /*verify=*/true);
-    data = reader.read("a").first;
-  }
+  at::DataPtr data = open(/*mmap=*/true).read("a").first;
   static_cast<char*>(data.mutable_get())[0] = 'F';
   EXPECT_EQ(read_bytes(path()), bytes);
 }
 
 TEST_F(ZipArchiveTest, ErrorsNameTheDamage) {
-  const std::string bytes = write();
-  auto read = [&] {
-    ZipReader reader(FileBytes::open(path(), /*mmap=*/false), /*verify=*/true);
-    reader.read_text("folder/b");
-    reader.read_text("a");
+  const std::string good = write();
+  const auto check = [&](const std::string& bytes, const std::string& message) {
+    write_bytes(path(), bytes);
+    const auto read = [&](bool mmap) {
+      ZipReader reader = open(mmap);
+      reader.read_text("folder/b");
+      reader.read_text("a");
+    };
+    EXPECT_ERROR(read(/*mmap=*/false), message);
+    EXPECT_ERROR(read(/*mmap=*/true), message);
   };
-  replace(bytes, "first", "firsT");
-  EXPECT_ERROR(read(), "the record \"a\" at offset 64 has the checksum");
-  replace(bytes, "PK\x05\x06", "PKxx");
-  EXPECT_ERROR(read(), "it has no end record");
-  replace(bytes, "PK\x01\x02", "PKxx");
-  EXPECT_ERROR(read(), "its directory of records is damaged");
-  replace(bytes, "PK\x03\x04", "PKxx", /*last=*/true);
-  EXPECT_ERROR(read(), "\"folder/b\" is not where the directory says");
-  replace(bytes, "archive/a", "archive/c", /*last=*/true);
-  EXPECT_ERROR(read(), "the record \"a\" is missing");
-  std::ofstream(path(), std::ios::binary) << bytes.substr(0, bytes.size() - 30);
-  EXPECT_ERROR(read(), "it is damaged or cut short");
-}
-
-TEST_F(ZipArchiveTest, ARecordThatClaimsMoreThanTheFileIsRefused) {
-  std::string bytes = write();
-  // Changes both sizes, packed and unpacked, in the directory entry of "folder/b". They follow the
-  // CRC.
-  const auto entry = bytes.rfind("PK\x01\x02");
-  for (std::size_t field : {20U, 24U}) bytes.replace(entry + field, 4, "\xff\xff\xff\x0f", 4);
-  std::ofstream(path(), std::ios::binary) << bytes;
-  ZipReader reader(FileBytes::open(path(), /*mmap=*/true), /*verify=*/true);
-  EXPECT_ERROR(reader.read("folder/b"), "claims 268435455 bytes, more than the file has");
-}
-
-TEST_F(ZipArchiveTest, ACompressedRecordIsRefused) {
-  std::string bytes = write();
-  bytes[bytes.rfind("PK\x01\x02") + 10] = 8;
-  std::ofstream(path(), std::ios::binary) << bytes;
-  ZipReader reader(FileBytes::open(path(), /*mmap=*/false), /*verify=*/true);
-  EXPECT_ERROR(reader.read("folder/b"), "is compressed");
+  const auto with = [&](std::size_t place, const std::string& damage) {
+    return std::string(good).replace(place, damage.size(), damage);
+  };
+  check(with(good.find("first"), "firsT"), "the record \"a\" at offset 64 has the checksum");
+  check(with(good.find("PK\x05\x06"), "PKxx"), "it has no end record");
+  check(with(good.find("PK\x01\x02"), "PKxx"), "its directory of records is damaged");
+  check(with(good.rfind("PK\x03\x04"), "PKxx"), "\"folder/b\" is not where the directory says");
+  check(with(good.rfind("archive/a"), "archive/c"), "the record \"a\" is missing");
+  check(good.substr(0, good.size() - 30), "it is damaged or cut short");
+  // In the directory's entry of "folder/b", the method is at byte 10. The packed and the unpacked
+  // size are at bytes 20 and 24.
+  const std::size_t entry = good.rfind("PK\x01\x02");
+  check(with(entry + 10, "\x08"), "is compressed");
+  check(with(entry + 20, "\xff\xff\xff\x0f\xff\xff\xff\x0f"),
+        "claims 268435455 bytes, more than the file has");
 }
 
 TEST_F(ZipArchiveTest, EveryTruncationIsAnErrorAndNeverACrash) {
   const std::string bytes = write();
   for (std::size_t size = 0; size < bytes.size(); ++size) {
-    std::ofstream(path(), std::ios::binary) << bytes.substr(0, size);
-    EXPECT_THROW(ZipReader(FileBytes::open(path(), size % 2 == 0), true), Error) << size;
+    write_bytes(path(), bytes.substr(0, size));
+    EXPECT_THROW(open(/*mmap=*/size % 2 == 0), Error) << size;
   }
 }
 

@@ -12,8 +12,8 @@
 #include <set>
 #include <thread>
 
-#include "linkboy/data/data_loader.hpp"
 #include "support/expect_error.hpp"
+#include "unit/data/loaded_batches.hpp"
 
 namespace linkboy::testing::batch_sampler_test {
 namespace {
@@ -23,8 +23,8 @@ class Growing : public BatchSampler {
  public:
   explicit Growing(int64_t size) : size_(size) {}
   int64_t size() const override { return size_; }
-  std::vector<int64_t> sample(int64_t epoch, int64_t batch) const override {
-    std::vector<int64_t> indices;
+  Samples sample(int64_t epoch, int64_t batch) const override {
+    Samples indices;
     for (int64_t i = 0; i <= batch; ++i) indices.push_back(9 - epoch - i);
     return indices;
   }
@@ -33,25 +33,15 @@ class Growing : public BatchSampler {
   int64_t size_;
 };
 
-Dataset numbers(int64_t size) {
-  return TensorDataset(NamedTensors{{"input", torch::arange(size)}});
-}
-
-using Batches = std::vector<std::vector<int64_t>>;
-
-Batches batches_of(DataLoader& loader, int64_t epoch, int64_t first_batch = 0) {
-  Batches all;
-  for (const Batch& batch : loader.batches(epoch, first_batch)) {
-    const auto rows = batch.input().contiguous();
-    all.emplace_back(rows.data_ptr<int64_t>(), rows.data_ptr<int64_t>() + rows.numel());
-  }
-  return all;
+/// Returns a loader of ten numbers with three such batches.
+std::shared_ptr<DataLoader> growing(DataLoaderOptions options = {}) {
+  options.batch_sampler = std::make_shared<Growing>(3);
+  return make_data_loader(numbers(10), options);
 }
 
 TEST(BatchSamplerTest, DeterminesTheSamplesOfABatch) {
   for (const int64_t num_workers : {0, 2}) {
-    const auto loader = make_data_loader(
-        numbers(10), {.num_workers = num_workers, .batch_sampler = std::make_shared<Growing>(3)});
+    const auto loader = growing({.num_workers = num_workers});
     EXPECT_EQ(loader->size(), 3);
     EXPECT_EQ(loader->batch_size(), 1);
     EXPECT_EQ(batches_of(*loader, 1), (Batches{{8}, {8, 7}, {8, 7, 6}}));
@@ -61,12 +51,10 @@ TEST(BatchSamplerTest, DeterminesTheSamplesOfABatch) {
 
 TEST(BatchSamplerTest, IsSharedBetweenRanksByBatches) {
   const auto of_rank = [](int64_t rank, bool even_batches) {
-    const auto loader =
-        make_data_loader(numbers(10), {.shard = DataLoaderShard{rank, 2},
-                                       .even_batches = even_batches,
-                                       .batch_sampler = std::make_shared<Growing>(3)});
-    EXPECT_EQ(loader->size(), static_cast<int64_t>(batches_of(*loader, 1).size()));
-    return batches_of(*loader, 1);
+    const auto loader = growing({.shard = DataLoaderShard{rank, 2}, .even_batches = even_batches});
+    const Batches batches = batches_of(*loader, 1);
+    EXPECT_EQ(loader->size(), static_cast<int64_t>(batches.size()));
+    return batches;
   };
   EXPECT_EQ(of_rank(0, false), (Batches{{8}, {8, 7, 6}}));
   EXPECT_EQ(of_rank(1, false), (Batches{{8, 7}}));
@@ -75,16 +63,12 @@ TEST(BatchSamplerTest, IsSharedBetweenRanksByBatches) {
 }
 
 TEST(BatchSamplerTest, ExcludesTheOptionsThatItReplaces) {
-  const auto with = [](DataLoaderOptions options) {
-    options.batch_sampler = std::make_shared<Growing>(3);
-    return make_data_loader(numbers(10), options);
-  };
-  EXPECT_ERROR(with({.batch_size = 2}), "both batch_size and a batch_sampler are set");
-  EXPECT_ERROR(with({.shuffle = true}), "both shuffle and a batch_sampler are set");
-  EXPECT_ERROR(with({.drop_last = true}), "both drop_last and a batch_sampler are set");
-  EXPECT_ERROR(with({.sampler = std::make_shared<SequentialSampler>(10)}),
+  EXPECT_ERROR(growing({.batch_size = 2}), "both batch_size and a batch_sampler are set");
+  EXPECT_ERROR(growing({.shuffle = true}), "both shuffle and a batch_sampler are set");
+  EXPECT_ERROR(growing({.drop_last = true}), "both drop_last and a batch_sampler are set");
+  EXPECT_ERROR(growing({.sampler = std::make_shared<SequentialSampler>(10)}),
                "both a sampler and a batch_sampler are set");
-  EXPECT_EQ(with({.shuffle = false, .drop_last = false})->size(), 3);
+  EXPECT_EQ(growing({.shuffle = false, .drop_last = false})->size(), 3);
 }
 
 TEST(BatchSamplerTest, RemovesTheDefaultsThatItReplaces) {
@@ -100,7 +84,7 @@ TEST(BatchSamplerTest, MustHaveABatchWithASample) {
   class Empty : public BatchSampler {
    public:
     int64_t size() const override { return 1; }
-    std::vector<int64_t> sample(int64_t, int64_t) const override { return {}; }
+    Samples sample(int64_t, int64_t) const override { return {}; }
     int64_t batch_size() const override { return 4; }
   };
   EXPECT_ERROR(make_data_loader(numbers(4), {.batch_sampler = std::make_shared<Growing>(0)}),
@@ -112,12 +96,8 @@ TEST(BatchSamplerTest, MustHaveABatchWithASample) {
 }
 
 TEST(BatchSamplerTest, ALoadedStateKeepsTheBatches) {
-  const auto make = [](uint64_t seed) {
-    return make_data_loader(numbers(10),
-                            {.seed = seed, .batch_sampler = std::make_shared<Growing>(3)});
-  };
-  const auto loader = make(1);
-  loader->load_state_dict(make(2)->state_dict());
+  const auto loader = growing({.seed = 1});
+  loader->load_state_dict(growing({.seed = 2})->state_dict());
   EXPECT_EQ(batches_of(*loader, 1), (Batches{{8}, {8, 7}, {8, 7, 6}}));
 }
 
@@ -126,20 +106,17 @@ TEST(WorkerInitTest, IsCalledOnEachWorkerThreadBeforeItsFirstBatch) {
   std::mutex mutex;
   std::set<int64_t> workers;
   std::atomic<bool> is_late = false;
-  const auto loader = make_data_loader(numbers(40), {.batch_size = 2,
-                                                     .num_workers = 3,
-                                                     .transform =
-                                                         [&](Batch batch, const TransformContext&) {
-                                                           if (own_number < 0) is_late = true;
-                                                           return batch;
-                                                         },
-                                                     .worker_init_fn =
-                                                         [&](int64_t worker) {
-                                                           own_number = worker;
-                                                           const std::lock_guard lock(mutex);
-                                                           workers.insert(worker);
-                                                         }});
-  EXPECT_EQ(batches_of(*loader, 1).size(), 20U);
+  DataLoaderOptions options{.batch_size = 2, .num_workers = 3};
+  options.transform = [&](Batch batch, const TransformContext&) {
+    if (own_number < 0) is_late = true;
+    return batch;
+  };
+  options.worker_init_fn = [&](int64_t worker) {
+    own_number = worker;
+    const std::lock_guard lock(mutex);
+    workers.insert(worker);
+  };
+  EXPECT_EQ(batches_of(*make_data_loader(numbers(40), options), 1).size(), 20U);
   EXPECT_EQ(workers, (std::set<int64_t>{0, 1, 2}));
   EXPECT_FALSE(is_late);
 }
@@ -164,25 +141,18 @@ TEST(WorkerTimeoutTest, AWorkerThatHangsEndsTheLoopWithAnError) {
   auto is_released = std::make_shared<std::atomic<bool>>(false);
   auto num_hanging = std::make_shared<std::atomic<int>>(0);
   {
-    const auto loader = make_data_loader(
-        numbers(4),
-        {.batch_size = 2,
-         .num_workers = 1,
-         .timeout = 0.05,
-         .transform = [is_released, num_hanging](Batch batch, const TransformContext& context) {
-           if (context.indices[0] == 0) return batch;
-           ++*num_hanging;
-           while (!*is_released) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-           --*num_hanging;
-           return batch;
-         }});
+    DataLoaderOptions options{.batch_size = 2, .num_workers = 1, .timeout = 0.05};
+    options.transform = [is_released, num_hanging](Batch batch, const TransformContext& context) {
+      if (context.indices[0] == 0) return batch;
+      ++*num_hanging;
+      while (!*is_released) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      --*num_hanging;
+      return batch;
+    };
+    const auto loader = make_data_loader(numbers(4), options);
     const auto batches = loader->iterate(3);
     // On a busy machine, the first batch may also take longer than the timeout.
-    EXPECT_ERROR(({
-                   batches->next();
-                   batches->next();
-                 }),
-                 "within 0.05 s (timeout)");
+    EXPECT_ERROR(rest_of(*batches), "within 0.05 s (timeout)");
     EXPECT_ERROR(batches->next(), "of epoch 3 within 0.05 s (timeout)");
   }
   // The iterator has been destroyed although the worker is still running.
@@ -192,11 +162,9 @@ TEST(WorkerTimeoutTest, AWorkerThatHangsEndsTheLoopWithAnError) {
 
 TEST(WorkerTimeoutTest, DoesNotChangeBatches) {
   const auto with = [](double timeout) {
-    return batches_of(
-        *make_data_loader(
-            numbers(20),
-            {.batch_size = 3, .shuffle = true, .num_workers = 2, .timeout = timeout, .seed = 1}),
-        1);
+    DataLoaderOptions options{.batch_size = 3, .shuffle = true, .num_workers = 2, .seed = 1};
+    options.timeout = timeout;
+    return batches_of(*make_data_loader(numbers(20), options), 1);
   };
   EXPECT_EQ(with(0.0), with(std::numeric_limits<double>::infinity()));
 }

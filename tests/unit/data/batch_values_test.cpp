@@ -13,10 +13,22 @@
 namespace linkboy::testing::batch_values_test {
 namespace {
 
-c10::IValue strings(std::initializer_list<std::string> texts) {
-  c10::List<std::string> list;
-  for (const auto& text : texts) list.push_back(text);
-  return list;
+using Strings = std::vector<std::string>;
+using Indices = std::vector<int64_t>;
+
+at::Tensor ones(int64_t size) { return torch::ones({size}); }
+
+c10::Dict<std::string, at::Tensor> mask() {
+  c10::Dict<std::string, at::Tensor> dict;
+  dict.insert("mask", ones(2));
+  return dict;
+}
+
+/// Returns a batch of two samples with a list of boxes.
+Batch with_boxes() {
+  Batch batch(ones(2));
+  batch.set_value("boxes", c10::List<at::Tensor>({torch::ones({1, 4}), torch::ones({3, 4})}));
+  return batch;
 }
 
 /// Sample i has the name "i.png" and i boxes.
@@ -43,7 +55,7 @@ class Detections : public DatasetSource {
 };
 
 void expect_detections(const Batch& batch, int64_t first) {
-  const auto names = batch.value("file_name").to<std::vector<std::string>>();
+  const auto names = batch.value("file_name").to<Strings>();
   const auto boxes = batch.value("boxes").toTensorVector();
   ASSERT_EQ(static_cast<int64_t>(names.size()), batch.size());
   ASSERT_EQ(static_cast<int64_t>(boxes.size()), batch.size());
@@ -55,8 +67,8 @@ void expect_detections(const Batch& batch, int64_t first) {
 }
 
 TEST(BatchValuesTest, ABatchKeepsNamedValuesInOrder) {
-  Batch batch(torch::ones({2}));
-  batch.set_value("file_name", strings({"a.png", "b.png"}));
+  Batch batch(ones(2));
+  batch.set_value("file_name", Strings{"a.png", "b.png"});
   batch.set_value("scale", 0.5);
   batch.set_value("scale", 2.0);
   EXPECT_EQ(batch.value("scale").toDouble(), 2.0);
@@ -69,8 +81,7 @@ TEST(BatchValuesTest, ABatchKeepsNamedValuesInOrder) {
 }
 
 TEST(BatchValuesTest, ErrorsListTheNames) {
-  Batch batch(torch::ones({2}));
-  batch.set_value("boxes", 1);
+  Batch batch = with_boxes();
   batch.set_value("file_name", "a.png");
   EXPECT_ERROR(
       batch.value("labels"),
@@ -78,14 +89,14 @@ TEST(BatchValuesTest, ErrorsListTheNames) {
   EXPECT_ERROR(batch.value("input"), "It is a tensor: read it with operator[].");
   EXPECT_ERROR(batch["boxes"], "It is a value: read it with value().");
   EXPECT_ERROR(batch.target(), "it contains input and the values boxes, file_name");
-  EXPECT_ERROR(batch.set("boxes", torch::ones({2})), "the batch has a value \"boxes\"");
+  EXPECT_ERROR(batch.set("boxes", ones(2)), "the batch has a value \"boxes\"");
   EXPECT_ERROR(batch.set_value("input", 1), "the batch has a tensor \"input\"");
   EXPECT_ERROR(Batch().value("boxes"), "it contains nothing");
 }
 
 TEST(BatchValuesTest, WithoutTensorsTheFirstListDeterminesTheSize) {
   Batch batch;
-  batch.set_value("file_name", strings({"a", "b", "c"}));
+  batch.set_value("file_name", Strings{"a", "b", "c"});
   EXPECT_EQ(batch.size(), 3);
   Batch sample;
   sample.set_value("file_name", "a");
@@ -93,34 +104,21 @@ TEST(BatchValuesTest, WithoutTensorsTheFirstListDeterminesTheSize) {
 }
 
 TEST(BatchValuesTest, MovesTensorsInListsTuplesAndDicts) {
-  c10::List<at::Tensor> boxes;
-  boxes.push_back(torch::ones({1, 4}));
-  boxes.push_back(torch::ones({3, 4}));
-  c10::Dict<std::string, at::Tensor> masks;
-  masks.insert("mask", torch::ones({2}));
-  Batch batch(torch::ones({2}));
-  batch.set_value("boxes", boxes);
-  batch.set_value("nested", c10::ivalue::Tuple::create({c10::IValue(masks), c10::IValue(7)}));
+  Batch batch = with_boxes();
+  batch.set_value("nested", c10::ivalue::Tuple::create({c10::IValue(mask()), c10::IValue(7)}));
   batch.set_value("name", "a.png");
   const Batch moved = batch.to(torch::kMeta);
-  for (const auto& tensor : moved.value("boxes").toTensorVector()) {
-    EXPECT_TRUE(tensor.is_meta());
-  }
+  for (const auto& tensor : moved.value("boxes").toTensorVector()) EXPECT_TRUE(tensor.is_meta());
   const auto& tuple = moved.value("nested").toTupleRef().elements();
   EXPECT_TRUE(tuple[0].toGenericDict().at("mask").toTensor().is_meta());
   EXPECT_EQ(tuple[1].toInt(), 7);
   EXPECT_EQ(moved.value("name").toStringRef(), "a.png");
-  EXPECT_TRUE(boxes.get(0).is_cpu());  // the original is not moved
+  EXPECT_TRUE(batch.value("boxes").toTensorVector()[0].is_cpu());  // the original is not moved
 }
 
 TEST(BatchValuesTest, SharesValuesThatAreAlreadyOnTheDevice) {
-  c10::List<at::Tensor> boxes;
-  boxes.push_back(torch::ones({1, 4}));
-  c10::Dict<std::string, at::Tensor> masks;
-  masks.insert("mask", torch::ones({2}));
-  Batch batch(torch::ones({2}));
-  batch.set_value("boxes", boxes);
-  batch.set_value("masks", masks);
+  Batch batch = with_boxes();
+  batch.set_value("masks", mask());
   batch.set_value("undefined", at::Tensor());
   const Batch same = batch.to(torch::kCPU);
   EXPECT_TRUE(same.value("boxes").is(batch.value("boxes")));
@@ -130,18 +128,10 @@ TEST(BatchValuesTest, SharesValuesThatAreAlreadyOnTheDevice) {
 }
 
 TEST(BatchValuesTest, PinsTensorsInLists_CUDA) {
-  c10::List<at::Tensor> boxes;
-  boxes.push_back(torch::ones({1, 4}));
-  Batch batch(torch::ones({2}));
-  batch.set_value("boxes", boxes);
-  EXPECT_TRUE(batch.pin_memory().value("boxes").toTensorVector()[0].is_pinned());
-  const auto on_device = batch.pin_memory().to(torch::kCUDA, /*non_blocking=*/true);
+  const Batch pinned = with_boxes().pin_memory();
+  EXPECT_TRUE(pinned.value("boxes").toTensorVector()[0].is_pinned());
+  const Batch on_device = pinned.to(torch::kCUDA, /*non_blocking=*/true);
   EXPECT_TRUE(on_device.value("boxes").toTensorVector()[0].is_cuda());
-}
-
-TEST(BatchValuesTest, TheDefaultCollationMakesAListWithOneEntryPerSample) {
-  const std::vector<int64_t> indices{0, 1, 2};
-  expect_detections(Detections(3).get_batch(indices), 0);
 }
 
 TEST(BatchValuesTest, TheDefaultCollationTypesListsOfOneType) {
@@ -154,12 +144,12 @@ TEST(BatchValuesTest, TheDefaultCollationTypesListsOfOneType) {
     samples[i].set_value("labels", std::vector<int64_t>(i + 1, i));
   }
   const Batch batch = stack_samples(samples);
-  EXPECT_EQ(batch.value("count").toIntVector(), (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(batch.value("count").toIntVector(), (Indices{0, 1}));
   EXPECT_EQ(batch.value("score").toDoubleVector(), (std::vector<double>{0.0, 0.5}));
   EXPECT_TRUE(batch.value("is_crowd").toBoolList().get(1));
   EXPECT_EQ(batch.value("mixed").toListRef()[0].toStringRef(), "text");
   EXPECT_EQ(batch.value("mixed").toListRef()[1].toInt(), 3);
-  EXPECT_EQ(batch.value("labels").toListRef()[1].toIntVector(), (std::vector<int64_t>{1, 1}));
+  EXPECT_EQ(batch.value("labels").toListRef()[1].toIntVector(), (Indices{1, 1}));
 }
 
 TEST(BatchValuesTest, SamplesOfOneBatchHaveTheSameValues) {
@@ -176,28 +166,18 @@ TEST(BatchValuesTest, ABatchCanBeSplitIntoSamples) {
    public:
     int64_t size() const override { return 3; }
     Batch get_batch(std::span<const int64_t> indices) override {
-      return Detections(3).get_batch(indices);
+      Batch batch = Detections(3).get_batch(indices);
+      if (has_scale) batch.set_value("scale", 2.0);
+      return batch;
     }
-  };
-  const std::vector<int64_t> indices{1, 2};
-  const std::vector<Batch> samples = Batches().get_samples(indices);
+    bool has_scale = false;
+  } batches;
+  const std::vector<Batch> samples = batches.get_samples(Indices{1, 2});
   ASSERT_EQ(samples.size(), 2U);
   EXPECT_EQ(samples[1].value("file_name").toStringRef(), "2.png");
   EXPECT_EQ(samples[1].value("boxes").toTensor().size(0), 2);
-}
-
-TEST(BatchValuesTest, AValueOfAWholeBatchCannotBeSplit) {
-  class WithScale : public DatasetSource {
-   public:
-    int64_t size() const override { return 3; }
-    Batch get_batch(std::span<const int64_t> indices) override {
-      Batch batch(torch::ones({static_cast<int64_t>(indices.size())}));
-      batch.set_value("scale", 2.0);
-      return batch;
-    }
-  };
-  const std::vector<int64_t> indices{1, 2};
-  EXPECT_ERROR(WithScale().get_samples(indices),
+  batches.has_scale = true;
+  EXPECT_ERROR(batches.get_samples(Indices{1, 2}),
                "the value \"scale\" of a batch of 2 samples cannot be split");
 }
 

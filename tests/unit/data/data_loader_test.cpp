@@ -10,85 +10,64 @@
 #include <thread>
 
 #include "support/expect_error.hpp"
+#include "unit/data/loaded_batches.hpp"
 
 namespace linkboy::testing::data_loader_test {
 namespace {
 
-std::vector<int64_t> epoch_of(DataLoader& loader, int64_t epoch, int64_t first_batch = 0) {
-  std::vector<int64_t> seen;
-  auto batches = loader.iterate(epoch, first_batch);
-  while (const auto batch = batches->next()) {
-    const auto rows = batch->input().contiguous();
-    seen.insert(seen.end(), rows.data_ptr<int64_t>(), rows.data_ptr<int64_t>() + rows.numel());
-  }
-  return seen;
-}
-
-Dataset numbers(int64_t size) {
-  return TensorDataset(NamedTensors{{"input", torch::arange(size)}});
-}
-
 TEST(DataLoaderTest, ReturnsEverySampleOnceInOrder) {
-  auto loader = make_data_loader(numbers(10), {.batch_size = 4});
+  const auto loader = make_data_loader(numbers(10), {.batch_size = 4});
   EXPECT_EQ(loader->size(), 3);
-  EXPECT_EQ(epoch_of(*loader, 1), (std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(samples_of(*loader, 1), (Samples{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
 }
 
 TEST(DataLoaderTest, DropLastSkipsAnIncompleteBatch) {
-  auto loader = make_data_loader(numbers(10), {.batch_size = 4, .drop_last = true});
+  const auto loader = make_data_loader(numbers(10), {.batch_size = 4, .drop_last = true});
   EXPECT_EQ(loader->size(), 2);
-  EXPECT_EQ(epoch_of(*loader, 1).size(), 8U);
+  EXPECT_EQ(samples_of(*loader, 1).size(), 8U);
 }
 
 TEST(DataLoaderTest, ShufflesEachEpochDifferentlyAndRepeatably) {
-  auto loader = make_data_loader(numbers(50), {.batch_size = 8, .shuffle = true, .seed = 1});
-  auto again = make_data_loader(numbers(50), {.batch_size = 8, .shuffle = true, .seed = 1});
-  const auto first = epoch_of(*loader, 1);
-  EXPECT_NE(first, epoch_of(*loader, 2));
-  EXPECT_EQ(first, epoch_of(*again, 1));
+  const DataLoaderOptions options{.batch_size = 8, .shuffle = true, .seed = 1};
+  const auto loader = make_data_loader(numbers(50), options);
+  const Samples first = samples_of(*loader, 1);
+  EXPECT_NE(first, samples_of(*loader, 2));
+  EXPECT_EQ(first, samples_of(*make_data_loader(numbers(50), options), 1));
   EXPECT_EQ(std::set<int64_t>(first.begin(), first.end()).size(), 50U);
 }
 
 TEST(DataLoaderTest, WorkersChangeNeitherOrderNorRandomNumbers) {
-  auto epoch_with = [](int64_t workers) {
-    auto loader = make_data_loader(
-        numbers(101),
-        {.batch_size = 4,
-         .shuffle = true,
-         .num_workers = workers,
-         .seed = 3,
-         .transform = [](Batch batch, const TransformContext& context) {
-           // The time varies, so the workers do not finish in the order of the batches.
-           std::this_thread::sleep_for(std::chrono::microseconds(context.indices[0] % 5 * 300));
-           for (std::size_t i = 0; i < context.indices.size(); ++i) {
-             const auto noise = torch::randint(1000, {}, context.generator(i), torch::kLong);
-             batch["input"][static_cast<int64_t>(i)].add_(noise * 1000);
-           }
-           return batch;
-         }});
-    return epoch_of(*loader, 2);
+  DataLoaderOptions options{.batch_size = 4, .shuffle = true, .seed = 3};
+  options.transform = [](Batch batch, const TransformContext& context) {
+    // The time varies, so the workers do not finish in the order of the batches.
+    std::this_thread::sleep_for(std::chrono::microseconds(context.indices[0] % 5 * 300));
+    for (std::size_t i = 0; i < context.indices.size(); ++i) {
+      const auto noise = torch::randint(1000, {}, context.generator(i), torch::kLong);
+      batch["input"][static_cast<int64_t>(i)].add_(noise * 1000);
+    }
+    return batch;
   };
-  const auto in_loop = epoch_with(0);
+  const auto epoch_with = [&](int64_t workers) {
+    options.num_workers = workers;
+    return samples_of(*make_data_loader(numbers(101), options), 2);
+  };
+  const Samples in_loop = epoch_with(0);
   EXPECT_EQ(in_loop, epoch_with(1));
   EXPECT_EQ(in_loop, epoch_with(3));
 }
 
 TEST(DataLoaderTest, RandomNumbersOfASampleDoNotDependOnItsPosition) {
-  auto noise_of = [](int64_t batch_size, bool shuffle) {
+  const auto noise_of = [](int64_t batch_size, bool shuffle) {
     std::map<int64_t, int64_t> noise;
-    auto loader = make_data_loader(
-        numbers(20),
-        {.batch_size = batch_size,
-         .shuffle = shuffle,
-         .seed = 3,
-         .transform = [&](Batch batch, const TransformContext& context) {
-           for (std::size_t i = 0; i < context.indices.size(); ++i) {
-             noise[context.indices[i]] =
-                 torch::randint(1 << 30, {}, context.generator(i), torch::kLong).item<int64_t>();
-           }
-           return batch;
-         }});
-    epoch_of(*loader, 1);
+    DataLoaderOptions options{.batch_size = batch_size, .shuffle = shuffle, .seed = 3};
+    options.transform = [&](Batch batch, const TransformContext& context) {
+      for (std::size_t i = 0; i < context.indices.size(); ++i) {
+        noise[context.indices[i]] =
+            torch::randint(1 << 30, {}, context.generator(i), torch::kLong).item<int64_t>();
+      }
+      return batch;
+    };
+    samples_of(*make_data_loader(numbers(20), options), 1);
     return noise;
   };
   EXPECT_EQ(noise_of(4, true), noise_of(7, false));
@@ -96,28 +75,24 @@ TEST(DataLoaderTest, RandomNumbersOfASampleDoNotDependOnItsPosition) {
 
 TEST(DataLoaderTest, AnEpochCanStartAtAnyBatch) {
   for (int64_t workers : {0, 2}) {
-    auto loader = make_data_loader(
+    const auto loader = make_data_loader(
         numbers(30), {.batch_size = 4, .shuffle = true, .num_workers = workers, .seed = 1});
-    const auto whole = epoch_of(*loader, 3);
+    const Batches whole = batches_of(*loader, 3);
     for (int64_t first = 0; first <= loader->size(); ++first) {
-      const auto rest = epoch_of(*loader, 3, first);
-      EXPECT_EQ(rest, std::vector<int64_t>(whole.begin() + std::min<int64_t>(first * 4, 30),
-                                           whole.end()));
+      EXPECT_EQ(batches_of(*loader, 3, first), Batches(whole.begin() + first, whole.end()));
     }
     EXPECT_ERROR(loader->iterate(1, 9), "batch 9 was requested");
   }
 }
 
 TEST(DataLoaderTest, RethrowsAnExceptionOfAWorkerAtItsBatch) {
-  auto loader =
-      make_data_loader(numbers(40), {.batch_size = 4,
-                                     .num_workers = 3,
-                                     .transform = [](Batch batch, const TransformContext& context) {
-                                       if (context.indices[0] == 12)
-                                         throw std::runtime_error("sample 12");
-                                       return batch;
-                                     }});
-  auto batches = loader->iterate(1);
+  DataLoaderOptions options{.batch_size = 4, .num_workers = 3};
+  options.transform = [](Batch batch, const TransformContext& context) {
+    if (context.indices[0] == 12) throw std::runtime_error("sample 12");
+    return batch;
+  };
+  const auto loader = make_data_loader(numbers(40), options);
+  const auto batches = loader->iterate(1);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(batches->next());
   EXPECT_THROW(batches->next(), std::runtime_error);
   EXPECT_FALSE(batches->next());
@@ -125,15 +100,13 @@ TEST(DataLoaderTest, RethrowsAnExceptionOfAWorkerAtItsBatch) {
 
 TEST(DataLoaderTest, WorkersStayWithinABoundedDistance) {
   std::atomic<int64_t> made = 0;
-  auto loader =
-      make_data_loader(numbers(400), {.batch_size = 1,
-                                      .num_workers = 2,
-                                      .prefetch_factor = 3,
-                                      .transform = [&](Batch batch, const TransformContext&) {
-                                        ++made;
-                                        return batch;
-                                      }});
-  auto batches = loader->iterate(1);
+  DataLoaderOptions options{.batch_size = 1, .num_workers = 2, .prefetch_factor = 3};
+  options.transform = [&](Batch batch, const TransformContext&) {
+    ++made;
+    return batch;
+  };
+  const auto loader = make_data_loader(numbers(400), options);
+  const auto batches = loader->iterate(1);
   for (int64_t taken = 1; taken <= 50; ++taken) {
     batches->next();
     if (taken == 25) std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -142,18 +115,16 @@ TEST(DataLoaderTest, WorkersStayWithinABoundedDistance) {
 }
 
 TEST(DataLoaderTest, CanBeAbandonedInMidEpoch) {
-  auto loader = make_data_loader(numbers(1000), {.batch_size = 1, .num_workers = 4});
-  for (int i = 0; i < 20; ++i) {
-    auto batches = loader->iterate(1);
-    batches->next();
-  }
+  const auto loader = make_data_loader(numbers(1000), {.batch_size = 1, .num_workers = 4});
+  for (int i = 0; i < 20; ++i) loader->iterate(1)->next();
 }
 
 /// Draws each sample from an engine that is a member of the dataset. Counts the copies of the
 /// dataset.
 class Noise : public torch::data::datasets::Dataset<Noise> {
  public:
-  explicit Noise(std::shared_ptr<std::atomic<int>> copies) : copies_(std::move(copies)) {}
+  explicit Noise(std::shared_ptr<std::atomic<int>> copies = std::make_shared<std::atomic<int>>(0))
+      : copies_(std::move(copies)) {}
   Noise(const Noise& other) : Dataset(other), copies_(other.copies_), engine_(other.engine_) {
     ++*copies_;
   }
@@ -172,47 +143,43 @@ class Noise : public torch::data::datasets::Dataset<Noise> {
 TEST(DataLoaderTest, ADatasetWithItsOwnEngineDrawsOtherNumbersInEachEpoch) {
   for (int64_t workers : {0, 2}) {
     SCOPED_TRACE(c10::str(workers, " workers"));
-    std::vector<std::vector<int64_t>> runs;
-    for (int run = 0; run < 3; ++run) {
-      const auto loader =
-          make_data_loader(Noise(std::make_shared<std::atomic<int>>(0)),
-                           {.batch_size = 2, .num_workers = workers, .prefetch_factor = 1});
-      const auto first = epoch_of(*loader, 1);
-      const auto second = epoch_of(*loader, 2);
-      EXPECT_NE(first, second);
-      runs.push_back(first);
-      runs.back().insert(runs.back().end(), second.begin(), second.end());
-    }
+    const auto two_epochs = [workers] {
+      const auto loader = make_data_loader(
+          Noise(), {.batch_size = 2, .num_workers = workers, .prefetch_factor = 1});
+      const Batches epochs{samples_of(*loader, 1), samples_of(*loader, 2)};
+      EXPECT_NE(epochs[0], epochs[1]);
+      return epochs;
+    };
     // The result does not depend on which worker is faster.
-    EXPECT_EQ(runs[0], runs[1]);
-    EXPECT_EQ(runs[0], runs[2]);
+    const Batches expected = two_epochs();
+    for (int run = 0; run < 2; ++run) EXPECT_EQ(two_epochs(), expected);
   }
 }
 
 TEST(DataLoaderTest, AnAbandonedEpochLeavesAllWorkerEnginesAtTheSamePosition) {
   const auto second_epoch = [](bool waits) {
-    const auto loader = make_data_loader(Noise(std::make_shared<std::atomic<int>>(0)),
-                                         {.batch_size = 1, .num_workers = 2, .prefetch_factor = 3});
+    const auto loader =
+        make_data_loader(Noise(), {.batch_size = 1, .num_workers = 2, .prefetch_factor = 3});
     auto batches = loader->iterate(1);
     batches->next();
     if (waits) std::this_thread::sleep_for(std::chrono::milliseconds(100));
     batches.reset();
-    return epoch_of(*loader, 2);
+    return samples_of(*loader, 2);
   };
-  const auto expected = second_epoch(true);
+  const Samples expected = second_epoch(true);
   for (int run = 0; run < 5; ++run) EXPECT_EQ(second_epoch(false), expected);
 }
 
 TEST(DataLoaderTest, CopiesADatasetOncePerWorker) {
   const auto copies = std::make_shared<std::atomic<int>>(0);
   const Dataset data(Noise{copies});
-  const Dataset part(std::make_shared<Subset>(data, std::vector<int64_t>{3, 1, 2, 5}));
+  const Dataset part(std::make_shared<Subset>(data, Samples{3, 1, 2, 5}));
   const auto loader = make_data_loader(data, {.batch_size = 1, .num_workers = 3});
   const auto loader_of_part = make_data_loader(part, {.batch_size = 1, .num_workers = 2});
   for (int64_t epoch = 1; epoch <= 4; ++epoch) {
-    epoch_of(*loader, epoch);
+    samples_of(*loader, epoch);
     loader->iterate(epoch);  // abandoned before the first batch
-    epoch_of(*loader_of_part, epoch);
+    samples_of(*loader_of_part, epoch);
   }
   EXPECT_EQ(*copies, 5);
   // While the first iterator uses the copies, the second one needs three new copies.
@@ -234,9 +201,9 @@ TEST(DataLoaderTest, SharesADatasetWhoseGetBatchIsConst) {
   };
   const auto copies = std::make_shared<int>(0);
   const Dataset data(Constant{copies});
-  const Dataset part(std::make_shared<Subset>(data, std::vector<int64_t>{3, 1}));
+  const Dataset part(std::make_shared<Subset>(data, Samples{3, 1}));
   const auto loader = make_data_loader(part, {.batch_size = 1, .num_workers = 2});
-  EXPECT_EQ(epoch_of(*loader, 1), (std::vector<int64_t>{7, 7}));
+  EXPECT_EQ(samples_of(*loader, 1), (Samples{7, 7}));
   EXPECT_EQ(*copies, 0);
   EXPECT_TRUE(part.for_worker().is_same_as(part));
 }
@@ -249,23 +216,22 @@ TEST(DataLoaderTest, ACustomSamplerSetsTheOrderAndTheLength) {
       for (int64_t i = 0; i < count; ++i) indices[i] = 2 * (begin + i);
     }
   };
-  auto loader =
-      make_data_loader(numbers(10), {.batch_size = 2, .sampler = std::make_shared<Evens>()});
-  EXPECT_EQ(epoch_of(*loader, 1), (std::vector<int64_t>{0, 2, 4}));
-  EXPECT_ERROR(
-      make_data_loader(numbers(10), {.shuffle = true, .sampler = std::make_shared<Evens>()}),
-      "both shuffle and a sampler");
+  const auto evens = std::make_shared<Evens>();
+  EXPECT_EQ(samples_of(*make_data_loader(numbers(10), {.batch_size = 2, .sampler = evens}), 1),
+            (Samples{0, 2, 4}));
+  EXPECT_ERROR(make_data_loader(numbers(10), {.shuffle = true, .sampler = evens}),
+               "both shuffle and a sampler");
   const DataLoaderOptions defaults{.shuffle = true};
-  EXPECT_FALSE(defaults.merged_with({.sampler = std::make_shared<Evens>()}).shuffle);
+  EXPECT_FALSE(defaults.merged_with({.sampler = evens}).shuffle);
 }
 
 TEST(DataLoaderTest, AStateGivesTheSameOrderToAnotherLoader) {
   const DataLoaderOptions options{.batch_size = 3, .shuffle = true, .seed = 1};
   DatasetLoader first(numbers(20), options);
   DatasetLoader second(numbers(20), options.merged_with({.seed = ~uint64_t{0}}));
-  EXPECT_NE(epoch_of(first, 1), epoch_of(second, 1));
+  EXPECT_NE(samples_of(first, 1), samples_of(second, 1));
   first.load_state_dict(second.state_dict());
-  EXPECT_EQ(epoch_of(first, 1), epoch_of(second, 1));
+  EXPECT_EQ(samples_of(first, 1), samples_of(second, 1));
   EXPECT_ERROR(first.load_state_dict({}), "no \"seed\"");
 }
 

@@ -9,30 +9,32 @@
 namespace linkboy::testing::dataset_test {
 namespace {
 
+using Indices = std::vector<int64_t>;
+
+at::Tensor longs(const Indices& values) { return torch::tensor(values, torch::kLong); }
+
 TEST(TensorDatasetTest, GathersRowsInTheRequestedOrder) {
   TensorDataset data(torch::arange(12).reshape({6, 2}), torch::arange(6) * 10);
-  const Batch batch = data.get_batch(std::vector<int64_t>{4, 0, 4});
-  EXPECT_TRUE(torch::equal(batch.input(), torch::tensor({{8, 9}, {0, 1}, {8, 9}}, torch::kLong)));
-  EXPECT_TRUE(torch::equal(batch.target(), torch::tensor({40, 0, 40}, torch::kLong)));
+  const Batch batch = data.get_batch(Indices{4, 0, 4});
+  EXPECT_TRUE(torch::equal(batch.input(), longs({8, 9, 0, 1, 8, 9}).view({3, 2})));
+  EXPECT_TRUE(torch::equal(batch.target(), longs({40, 0, 40})));
 }
 
 TEST(TensorDatasetTest, GathersRowsOfAnyLayoutAndRefusesMissingOnes) {
   const auto square = torch::arange(12, torch::kFloat).reshape({3, 4});
-  const auto empty_rows = torch::zeros({4, 0});
-  TensorDataset data(square.t(), empty_rows);
-  const Batch batch = data.get_batch(std::vector<int64_t>{3, 0});
-  EXPECT_TRUE(torch::equal(batch.input(), torch::tensor({{3, 7, 11}, {0, 4, 8}}, torch::kFloat)));
-  EXPECT_EQ(batch.target().sizes(), (std::vector<int64_t>{2, 0}));
+  TensorDataset data(square.t(), torch::zeros({4, 0}));
+  const Batch batch = data.get_batch(Indices{3, 0});
+  EXPECT_TRUE(torch::equal(batch.input(), torch::tensor({{3.F, 7.F, 11.F}, {0.F, 4.F, 8.F}})));
+  EXPECT_EQ(batch.target().sizes(), (Indices{2, 0}));
   TensorDataset plain(torch::zeros({3, 2}), torch::zeros({3}));
-  EXPECT_ERROR(plain.get_batch(std::vector<int64_t>{3}), "sample 3 of a dataset of 3");
-  EXPECT_ERROR(plain.get_batch(std::vector<int64_t>{-1}), "sample -1 of a dataset of 3");
+  EXPECT_ERROR(plain.get_batch(Indices{3}), "sample 3 of a dataset of 3");
+  EXPECT_ERROR(plain.get_batch(Indices{-1}), "sample -1 of a dataset of 3");
 }
 
 TEST(TensorDatasetTest, BatchesAreCopies) {
   const auto x = torch::zeros({4, 2});
   TensorDataset data(x, torch::zeros({4}));
-  auto batch = data.get_batch(std::vector<int64_t>{0, 1, 2, 3});
-  batch["input"].fill_(1);
+  data.get_batch(Indices{0, 1, 2, 3})["input"].fill_(1);
   EXPECT_EQ(x.sum().item<float>(), 0.0F);
 }
 
@@ -57,7 +59,7 @@ class Squares : public torch::data::datasets::Dataset<Squares> {
 TEST(DatasetTest, AcceptsALibTorchDataset) {
   const Dataset data(Squares{});
   EXPECT_EQ(data.size(), 7);
-  const Batch batch = data.get_batch(std::vector<int64_t>{3, 5});
+  const Batch batch = data.get_batch(Indices{3, 5});
   EXPECT_TRUE(torch::equal(batch.input(), torch::tensor({{3.F, 3.F}, {5.F, 5.F}})));
   EXPECT_TRUE(torch::equal(batch.target(), torch::tensor({9.F, 25.F})));
 }
@@ -66,14 +68,13 @@ TEST(DatasetTest, AcceptsAMappedLibTorchDataset) {
   const Dataset data(Squares{}
                          .map(torch::data::transforms::Normalize<>(1.0, 2.0))
                          .map(torch::data::transforms::Stack<>()));
-  const Batch batch = data.get_batch(std::vector<int64_t>{3, 5});
-  EXPECT_TRUE(torch::equal(batch.input().flatten(), torch::tensor({1.F, 1.F, 2.F, 2.F})));
+  EXPECT_TRUE(torch::equal(data.get_batch(Indices{3, 5}).input().flatten(),
+                           torch::tensor({1.F, 1.F, 2.F, 2.F})));
 }
 
 TEST(DatasetTest, AcceptsTheTensorDatasetOfLibTorch) {
   const Dataset data(torch::data::datasets::TensorDataset(torch::arange(4)));
-  const Batch batch = data.get_batch(std::vector<int64_t>{2, 1});
-  EXPECT_TRUE(torch::equal(batch.input(), torch::tensor({2, 1}, torch::kLong)));
+  EXPECT_TRUE(torch::equal(data.get_batch(Indices{2, 1}).input(), longs({2, 1})));
 }
 
 TEST(DatasetTest, EachWorkerHasItsOwnCopyOfALibTorchDataset) {
@@ -89,7 +90,7 @@ TEST(DatasetTest, EachWorkerHasItsOwnCopyOfALibTorchDataset) {
     int calls_ = 0;
   };
   const Dataset data(Counting{});
-  const std::vector<int64_t> one{0};
+  const Indices one{0};
   data.get_batch(one);
   const Dataset copy = data.for_worker();
   EXPECT_EQ(copy.get_batch(one).input().item<int64_t>(), 2);
@@ -130,37 +131,33 @@ class CountingSource : public DatasetSource {
 
 TEST(SubsetTest, ReturnsTheChosenSamplesInTheirOrder) {
   const auto x = torch::arange(10);
-  const Dataset subset(
-      std::make_shared<Subset>(TensorDataset(x, 10 * x), std::vector<int64_t>{7, 2, 7}));
+  const Dataset subset(std::make_shared<Subset>(TensorDataset(x, 10 * x), Indices{7, 2, 7}));
   EXPECT_EQ(subset.size(), 3);
-  const auto batch = subset.get_batch(std::vector<int64_t>{2, 1});
-  EXPECT_TRUE(batch.input().equal(torch::tensor({7, 2})));
-  EXPECT_TRUE(batch.target().equal(torch::tensor({70, 20})));
-  const auto samples = subset.get_samples(std::vector<int64_t>{1});
+  const auto batch = subset.get_batch(Indices{2, 1});
+  EXPECT_TRUE(batch.input().equal(longs({7, 2})));
+  EXPECT_TRUE(batch.target().equal(longs({70, 20})));
+  const auto samples = subset.get_samples(Indices{1});
   ASSERT_EQ(samples.size(), 1U);
   EXPECT_EQ(samples[0].input().item<int64_t>(), 2);
 }
 
 TEST(SubsetTest, EachWorkerHasItsOwnCopyOfTheDataset) {
   const auto copies = std::make_shared<int>(0);
-  const Dataset subset(std::make_shared<Subset>(std::make_shared<CountingSource>(copies),
-                                                std::vector<int64_t>{3, 1}));
+  const Dataset subset(
+      std::make_shared<Subset>(std::make_shared<CountingSource>(copies), Indices{3, 1}));
   const auto copy = subset.for_worker();
   EXPECT_EQ(*copies, 1);
-  EXPECT_TRUE(copy.get_batch(std::vector<int64_t>{0, 1}).input().equal(torch::tensor({3, 1})));
+  EXPECT_TRUE(copy.get_batch(Indices{0, 1}).input().equal(longs({3, 1})));
 }
 
 TEST(SubsetTest, RefusesAnIndexOfASamplerOutOfRange) {
-  const auto x = torch::arange(10, torch::kFloat);
-  Subset subset(TensorDataset(x, x), {7, 2});
-  const std::vector<int64_t> too_large{0, 2};
-  EXPECT_ERROR(subset.get_batch(too_large), "sample 2 of a Subset of 2 was requested");
-  EXPECT_ERROR(subset.get_samples(std::vector<int64_t>{-1}), "sample -1 of a Subset of 2");
+  Subset subset(TensorDataset(torch::arange(10), torch::arange(10)), {7, 2});
+  EXPECT_ERROR(subset.get_batch(Indices{0, 2}), "sample 2 of a Subset of 2 was requested");
+  EXPECT_ERROR(subset.get_samples(Indices{-1}), "sample -1 of a Subset of 2");
 }
 
 TEST(SubsetTest, RefusesMissingSamples) {
   const TensorDataset data(torch::zeros({3, 1}), torch::zeros(3));
-  using Indices = std::vector<int64_t>;
   EXPECT_ERROR(Subset(data, Indices(1, 3)),
                "sample 3 of a dataset of 3 was requested; it must be 0 to 2");
   EXPECT_ERROR(Subset(data, Indices(1, -1)), "sample -1");
@@ -180,8 +177,7 @@ class AugmentedSource : public DatasetSource {
   std::vector<Batch> get_epoch_samples(const TransformContext& context) override {
     std::vector<Batch> samples;
     for (const int64_t index : context.indices) {
-      samples.emplace_back(
-          torch::tensor({static_cast<int64_t>(context.seed), context.epoch, index}));
+      samples.emplace_back(longs({static_cast<int64_t>(context.seed), context.epoch, index}));
     }
     return samples;
   }
@@ -199,10 +195,9 @@ at::Tensor epoch_of(const Dataset& data, DataLoaderOptions options) {
 
 TEST(DatasetTest, AnAugmentingDatasetReceivesSeedAndEpoch) {
   const auto data = std::make_shared<AugmentedSource>();
-  const auto expected = torch::tensor({9, 4}, torch::kLong).expand({6, 2});
   for (const int64_t num_workers : {0, 2}) {
     const at::Tensor rows = epoch_of(data, {.num_workers = num_workers});
-    EXPECT_TRUE(torch::equal(rows.narrow(1, 0, 2), expected));
+    EXPECT_TRUE(torch::equal(rows.narrow(1, 0, 2), longs({9, 4}).expand({6, 2})));
     EXPECT_TRUE(torch::equal(rows.select(1, 2), torch::arange(6)));
   }
   EXPECT_TRUE(torch::equal(epoch_of(data, {.collate_fn = stack_samples}), epoch_of(data, {})));
@@ -210,21 +205,17 @@ TEST(DatasetTest, AnAugmentingDatasetReceivesSeedAndEpoch) {
 
 TEST(SubsetTest, PassesTheIndicesOfTheDataset) {
   const auto subset =
-      std::make_shared<Subset>(std::make_shared<AugmentedSource>(), std::vector<int64_t>{5, 0, 3});
-  const auto expected = torch::tensor({{9, 4, 5}, {9, 4, 0}, {9, 4, 3}}, torch::kLong);
+      std::make_shared<Subset>(std::make_shared<AugmentedSource>(), Indices{5, 0, 3});
+  const auto expected = longs({9, 4, 5, 9, 4, 0, 9, 4, 3}).view({3, 3});
   EXPECT_TRUE(torch::equal(epoch_of(subset, {}), expected));
   EXPECT_TRUE(torch::equal(epoch_of(subset, {.collate_fn = stack_samples}), expected));
 }
 
 TEST(StackSamplesTest, RejectsSamplesThatDiffer) {
+  const auto ones = [](int64_t size) { return torch::ones({size}); };
   EXPECT_ERROR(stack_samples({}), "no samples to stack");
-  EXPECT_ERROR(stack_samples({Batch(torch::ones({1})), Batch(torch::ones({1}), torch::ones({}))}),
-               "have 1 and 2 tensors");
-}
-
-TEST(StackSamplesTest, NamesTheTensorWhoseShapesDiffer) {
-  const std::vector<Batch> samples{Batch(torch::ones({3})), Batch(torch::ones({5}))};
-  EXPECT_ERROR(stack_samples(samples),
+  EXPECT_ERROR(stack_samples({Batch(ones(1)), Batch(ones(1), ones(1))}), "have 1 and 2 tensors");
+  EXPECT_ERROR(stack_samples({Batch(ones(3)), Batch(ones(5))}),
                "\"input\" has shape [3] in one sample of a batch and [5] in another");
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "linkboy/data/image_transforms.hpp"
+#include "support/toy.hpp"
 
 namespace linkboy::testing {
 
@@ -25,15 +26,10 @@ inline torch::Tensor counting_images(int64_t count, int64_t channels, int64_t he
   return values.to(type).reshape({count, channels, height, width});
 }
 
-inline std::vector<int64_t> first_indices(int64_t count) {
-  std::vector<int64_t> indices(count);
-  std::iota(indices.begin(), indices.end(), 0);
-  return indices;
-}
-
 inline Batch result_of(const Transform& transform, Batch batch, uint64_t seed = 1,
                        int64_t epoch = 1) {
-  const auto indices = first_indices(batch.size());
+  std::vector<int64_t> indices(batch.size());
+  std::iota(indices.begin(), indices.end(), 0);
   return transform(std::move(batch), {seed, epoch, indices});
 }
 
@@ -44,6 +40,15 @@ inline torch::Tensor result_of(const Transform& transform, const torch::Tensor& 
 
 inline bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
   return a.scalar_type() == b.scalar_type() && torch::equal(a, b);
+}
+
+inline double mean_of(const torch::Tensor& values) {
+  return values.to(torch::kDouble).mean().item<double>();
+}
+
+/// Returns which images of a batch differ from each other, as a mask [N].
+inline torch::Tensor differing_images(const torch::Tensor& a, const torch::Tensor& b) {
+  return (a != b).flatten(1).any(1);
 }
 
 /// Returns the chi-square statistic of `counts` for equally likely cells. If the cells really are
@@ -76,17 +81,10 @@ inline torch::Tensor part_of(const torch::Tensor& image, const Box& box) {
 }
 
 class ImageTransformsTest : public ::testing::TestWithParam<torch::ScalarType> {
- public:
+ private:
   // The reference implementations consist of many small operations, for which several threads are
   // slower than one.
-  static void SetUpTestSuite() {
-    num_threads_ = torch::get_num_threads();
-    torch::set_num_threads(1);
-  }
-  static void TearDownTestSuite() { torch::set_num_threads(num_threads_); }
-
- private:
-  static inline int num_threads_ = 0;
+  SingleThread single_thread_;
 };
 
 inline Batch do_nothing(Batch batch, const TransformContext&) { return batch; }

@@ -3,9 +3,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <set>
-
-#include "linkboy/data/image_transforms.hpp"
 #include "unit/data/image_batches.hpp"
 
 namespace linkboy::testing::image_composition_test {
@@ -40,8 +37,7 @@ TEST_P(ImageTransformsTest, FusedTransformsAreBitIdenticalToUnfusedOnes) {
       {to_float, noise, erase, cut, noise},
       {crop, to_float, noise, flip, small_crop, noise, again},
       {to_float, again, flip},
-      {cut, cut, erase, erase, flip, flip, crop, small_crop},
-  };
+      {cut, cut, erase, erase, flip, flip, crop, small_crop}};
   const auto images = torch::randint(256, {64, 3, 10, 11}).to(GetParam());
   for (std::size_t i = 0; i < combinations.size(); ++i) {
     const auto fused = result_of(compose(combinations[i]), images);
@@ -65,21 +61,20 @@ TEST(ComposeTest, AcceptsLambdasAndKeepsTheOrder) {
     batch.set("input", batch.input() + 10);
     return batch;
   };
-  const auto images = torch::zeros({2, 1, 3, 3});
-  const auto ten_first = result_of(compose({add_ten, normalise({0.0}, {2.0})}), images);
-  const auto ten_last = result_of(compose({normalise({0.0}, {2.0}), add_ten}), images);
-  EXPECT_TRUE(torch::equal(ten_first, torch::full_like(images, 5)));
-  EXPECT_TRUE(torch::equal(ten_last, torch::full_like(images, 10)));
+  const auto halve = normalise({0.0}, {2.0});
+  const auto zeros = torch::zeros({2, 1, 3, 3});
+  EXPECT_TRUE(torch::equal(result_of(compose({add_ten, halve}), zeros), zeros + 5));
+  EXPECT_TRUE(torch::equal(result_of(compose({halve, add_ten}), zeros), zeros + 10));
 }
 
 TEST(ComposeTest, ANestedComposeCountsAsItsParts) {
   const auto images = counting_images(64, 3, 8, 8, kBytes);
   const auto flip = random_horizontal_flip();
   const auto crop = random_crop(8, {.padding = 2});
+  const auto both = compose({flip, crop});
   const auto flat = result_of(compose({flip, crop, flip, crop}), images);
-  EXPECT_TRUE(same_bits(flat, result_of(compose({compose({flip, crop}), flip, crop}), images)));
-  EXPECT_TRUE(
-      same_bits(flat, result_of(compose({compose({flip, crop}), compose({flip, crop})}), images)));
+  EXPECT_TRUE(same_bits(flat, result_of(compose({both, flip, crop}), images)));
+  EXPECT_TRUE(same_bits(flat, result_of(compose({both, both}), images)));
 }
 
 TEST(ComposeTest, WithoutTransformsKeepsTheBatch) {

@@ -3,7 +3,6 @@
 
 #include <cmath>
 
-#include "linkboy/data/image_transforms.hpp"
 #include "support/expect_error.hpp"
 #include "unit/data/image_batches.hpp"
 
@@ -39,17 +38,17 @@ TEST(ImageErrorsTest, RejectsOptionsOutOfRange) {
 
 TEST(ImageErrorsTest, RejectsTensorsThatAreNotImages) {
   const auto flip = random_horizontal_flip();
+  const auto images = torch::zeros({2, 1, 3, 3});
   EXPECT_ERROR(result_of(flip, torch::zeros({2, 3})),
                "is of shape [2, 3]; images must be [N, C, H, W]");
   EXPECT_ERROR(result_of(flip, torch::zeros({1, 1, 1, 1, 1})), "is of shape [1, 1, 1, 1, 1]");
   EXPECT_ERROR(flip(Batch(torch::Tensor()), {1, 1, {}}), "first tensor is undefined");
-  EXPECT_ERROR(result_of(flip, torch::zeros({2, 1, 3, 3}, torch::kDouble)),
-               "the images are Double");
-  EXPECT_ERROR(result_of(flip, torch::zeros({2, 1, 3, 3}).to_sparse()), "on cpu, Sparse");
-  EXPECT_ERROR(result_of(flip, torch::zeros({2, 1, 3, 3}, torch::kMeta)), "on meta");
+  EXPECT_ERROR(result_of(flip, images.to(torch::kDouble)), "the images are Double");
+  EXPECT_ERROR(result_of(flip, images.to_sparse()), "on cpu, Sparse");
+  EXPECT_ERROR(result_of(flip, images.to(torch::kMeta)), "on meta");
   EXPECT_ERROR(result_of(flip, torch::zeros({2, 1, 0, 3})), "the images are 0 x 3");
   const std::vector<int64_t> one = {0};
-  EXPECT_ERROR(flip(Batch(torch::zeros({2, 1, 3, 3})), {1, 1, one}),
+  EXPECT_ERROR(flip(Batch(images), {1, 1, one}),
                "there are 2 images, but the context has 1 indices");
 }
 
@@ -73,16 +72,17 @@ TEST(ImageErrorsTest, RejectsTargetsThatCannotBeMixed) {
   EXPECT_ERROR(result_of(mixup(1.0, 3), Batch(images.to(kBytes), torch::arange(2))),
                "mixup: the images are uint8");
   EXPECT_ERROR(result_of(mixup(1.0, 3), Batch(images)), "the batch has no target");
-  EXPECT_ERROR(result_of(cutmix(1.0, 3), Batch(images, torch::Tensor())),
-               "cutmix: the target is not a tensor on the CPU");
-  EXPECT_ERROR(result_of(mixup(1.0, 3), Batch(images, torch::tensor({0, 3}, torch::kLong))),
+  const auto mix = [&](const Transform& transform, const torch::Tensor& target) {
+    result_of(transform, Batch(images, target));
+  };
+  EXPECT_ERROR(mix(cutmix(1.0, 3), {}), "cutmix: the target is not a tensor on the CPU");
+  EXPECT_ERROR(mix(mixup(1.0, 3), torch::arange(0, 6, 3)),
                "mixup: sample 1 of the batch has class 3; classes must be 0 to 2");
-  EXPECT_ERROR(result_of(mixup(1.0, 3), Batch(images, torch::tensor({-1, 0}, torch::kLong))),
-               "sample 0 of the batch has class -1");
-  EXPECT_ERROR(result_of(cutmix(1.0, 3), Batch(images, torch::zeros({2}))),
+  EXPECT_ERROR(mix(mixup(1.0, 3), torch::arange(-1, 1)), "sample 0 of the batch has class -1");
+  EXPECT_ERROR(mix(cutmix(1.0, 3), torch::zeros({2})),
                "cutmix: the target is Float of shape [2]; it must be integer classes");
-  EXPECT_ERROR(result_of(cutmix(1.0, 3), Batch(images, torch::zeros({2, 4}))), "of shape [2, 4]");
-  EXPECT_ERROR(result_of(cutmix(1.0, 3), Batch(images, torch::arange(3))), "Long of shape [3]");
+  EXPECT_ERROR(mix(cutmix(1.0, 3), torch::zeros({2, 4})), "of shape [2, 4]");
+  EXPECT_ERROR(mix(cutmix(1.0, 3), torch::arange(3)), "Long of shape [3]");
 }
 
 }  // namespace

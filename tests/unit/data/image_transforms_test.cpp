@@ -24,6 +24,21 @@ std::pair<int64_t, int64_t> find_crop(const torch::Tensor& padded, const torch::
   return {-1, -1};
 }
 
+/// Expects that each channel of each crop is a part of the image with `padding` around it.
+void expect_crops_of(const torch::Tensor& images, int64_t padding, const torch::Tensor& crops) {
+  const auto padded = torch::constant_pad_nd(images, {padding, padding, padding, padding}, 0);
+  for (int64_t i = 0; i < images.size(0); ++i) find_crop(padded[i], crops[i]);
+}
+
+/// Expects that the image is the original with the rectangle `box` in the colours {0, second}.
+void expect_erased(const torch::Tensor& image, const torch::Tensor& original, const Box& box,
+                   int64_t second) {
+  auto expected = original.clone();
+  part_of(expected[0], box).fill_(0);
+  part_of(expected[1], box).fill_(second);
+  EXPECT_TRUE(torch::equal(image, expected));
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, ImageTransformsTest, ::testing::Values(kBytes, kFloats),
                          [](const auto& info) { return info.param == kBytes ? "uint8" : "float"; });
 
@@ -32,15 +47,12 @@ TEST_P(ImageTransformsTest, CropsWithinThePaddedImage) {
   const auto crops = result_of(random_crop({6, 8}, {.padding = 2}), images);
   ASSERT_EQ(crops.sizes(), (std::vector<int64_t>{40, 3, 6, 8}));
   ASSERT_EQ(crops.scalar_type(), GetParam());
-  const auto padded = torch::constant_pad_nd(images, {2, 2, 2, 2}, 0);
-  for (int64_t i = 0; i < 40; ++i) find_crop(padded[i], crops[i]);
+  expect_crops_of(images, 2, crops);
 }
 
 TEST_P(ImageTransformsTest, ACropCanBeLargerThanTheImage) {
   const auto images = counting_images(40, 2, 3, 4, GetParam());
-  const auto crops = result_of(random_crop(9, {.padding = 6}), images);
-  const auto padded = torch::constant_pad_nd(images, {6, 6, 6, 6}, 0);
-  for (int64_t i = 0; i < 40; ++i) find_crop(padded[i], crops[i]);
+  expect_crops_of(images, 6, result_of(random_crop(9, {.padding = 6}), images));
 }
 
 TEST_P(ImageTransformsTest, ACropOfTheFullSizeWithoutPaddingIsTheImage) {
@@ -104,10 +116,7 @@ TEST_P(ImageTransformsTest, ErasesARectangleWithinTheLimits) {
     EXPECT_LE((height - 0.5) * (width - 0.5), 0.3 * 600);
     EXPECT_GE((height + 0.5) / (width - 0.5), 0.5);
     EXPECT_LE((height - 0.5) / (width + 0.5), 2.0);
-    auto expected = images[i].clone();
-    part_of(expected[0], box).fill_(0);
-    part_of(expected[1], box).fill_(255);
-    EXPECT_TRUE(torch::equal(erased[i], expected));
+    expect_erased(erased[i], images[i], box, 255);
   }
 }
 
@@ -128,10 +137,7 @@ TEST_P(ImageTransformsTest, CutoutSquaresCanExtendBeyondTheImage) {
     EXPECT_GE(box.area(), 9);  // the centre is inside
     EXPECT_LE(box.area(), 25);
     corners.emplace(box.bottom, box.right);
-    auto expected = images[i].clone();
-    part_of(expected[0], box).fill_(0);
-    part_of(expected[1], box).fill_(253);
-    EXPECT_TRUE(torch::equal(cut[i], expected));
+    expect_erased(cut[i], images[i], box, 253);
   }
   EXPECT_EQ(corners.size(), 8U * 10U);  // three centres lead to the last row or column
 }

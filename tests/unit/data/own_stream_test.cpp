@@ -9,10 +9,10 @@
 #include <thread>
 
 #include "linkboy/callbacks/model_summary.hpp"
-#include "linkboy/data/data_loader.hpp"
 #include "linkboy/data/stream.hpp"
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
+#include "unit/data/loaded_batches.hpp"
 
 namespace linkboy::testing::own_stream_test {
 namespace {
@@ -36,8 +36,8 @@ std::shared_ptr<DataLoader> counting(std::optional<int64_t> batches_per_epoch,
 }
 
 /// Returns the first sample of each of the next `num_batches` batches.
-std::vector<int64_t> firsts(BatchIterator& batches, int64_t num_batches) {
-  std::vector<int64_t> samples;
+Samples firsts(BatchIterator& batches, int64_t num_batches) {
+  Samples samples;
   for (int64_t i = 0; i < num_batches; ++i) {
     const auto batch = batches.next();
     if (!batch) break;
@@ -46,11 +46,9 @@ std::vector<int64_t> firsts(BatchIterator& batches, int64_t num_batches) {
   return samples;
 }
 
-std::vector<int64_t> firsts(DataLoader& loader, int64_t epoch, int64_t num_batches) {
+Samples firsts(DataLoader& loader, int64_t epoch, int64_t num_batches) {
   return firsts(*loader.iterate(epoch), num_batches);
 }
-
-using Samples = std::vector<int64_t>;
 
 TEST(OwnStreamTest, ASecondReaderOfAnEpochContinuesWhereTheStreamIs) {
   const auto loader = counting(2);
@@ -143,16 +141,14 @@ TEST(OwnStreamTest, LeavingALoopWaitsForAHangingWorkerOnlyUntilTheTimeout) {
   std::latch continues(1);
   std::latch has_ended(1);
   std::atomic<int64_t> num_made = 0;
-  const auto loader = make_data_loader(toy_data(8), {.batch_size = 1,
-                                                     .shuffle = false,
-                                                     .num_workers = 1,
-                                                     .timeout = 0.05,
-                                                     .transform = [&](Batch batch, const auto&) {
-                                                       if (++num_made < 2) return batch;
-                                                       continues.wait();
-                                                       has_ended.count_down();
-                                                       return batch;
-                                                     }});
+  DataLoaderOptions options{.batch_size = 1, .shuffle = false, .num_workers = 1, .timeout = 0.05};
+  options.transform = [&](Batch batch, const auto&) {
+    if (++num_made < 2) return batch;
+    continues.wait();
+    has_ended.count_down();
+    return batch;
+  };
+  const auto loader = make_data_loader(toy_data(8), options);
   {
     const auto batches = loader->iterate(1);
     batches->next();
@@ -164,19 +160,18 @@ TEST(OwnStreamTest, LeavingALoopWaitsForAHangingWorkerOnlyUntilTheTimeout) {
 
 TEST(OwnStreamTest, AModelSummaryTakesNoBatchFromTheTraining) {
   const SingleThread single_thread;
-  const auto losses = [](CallbackList callbacks) {
+  const auto weights = [](CallbackList callbacks) {
     Toy toy(std::move(callbacks));
-    const auto stream =
-        make_stream_loader(make_stream([next = int64_t{0}]() mutable -> std::optional<Batch> {
-                             const std::array<int64_t, 1> index{next++ % 64};
-                             const Batch batch = Dataset(toy_data(64)).get_batch(index);
-                             return Batch(batch.input()[0], batch.target()[0]);
-                           }),
-                           {.batches_per_epoch = 3}, {.batch_size = 4, .num_workers = 2});
+    const auto next_sample = [next = int64_t{0}]() mutable -> std::optional<Batch> {
+      const std::array<int64_t, 1> index{next++ % 64};
+      return Dataset(toy_data(64)).get_samples(index)[0];
+    };
+    const auto stream = make_stream_loader(make_stream(next_sample), {.batches_per_epoch = 3},
+                                           {.batch_size = 4, .num_workers = 2});
     toy.trainer.train({.train_dataloader = stream, .num_epochs = 2});
     return copies_of(toy.model->parameters());
   };
-  EXPECT_TRUE(bit_equal(losses({std::make_shared<ModelSummary>()}), losses({})));
+  EXPECT_TRUE(bit_equal(weights({std::make_shared<ModelSummary>()}), weights({})));
 }
 
 }  // namespace

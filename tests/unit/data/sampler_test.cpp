@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <numeric>
 #include <set>
 
 #include "support/expect_error.hpp"
@@ -11,8 +10,10 @@
 namespace linkboy::testing::sampler_test {
 namespace {
 
-std::vector<int64_t> all_of(const RandomPermutation& permutation) {
-  std::vector<int64_t> image(permutation.size());
+using Indices = std::vector<int64_t>;
+
+Indices all_of(const RandomPermutation& permutation) {
+  Indices image(permutation.size());
   for (int64_t i = 0; i < permutation.size(); ++i) image[i] = permutation[i];
   return image;
 }
@@ -21,9 +22,7 @@ TEST(RandomPermutationTest, VisitsEveryIndexOnce) {
   for (int64_t size : {0, 1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 1000, 4097, 60'000}) {
     auto image = all_of(RandomPermutation(size, 7, 1));
     std::sort(image.begin(), image.end());
-    std::vector<int64_t> expected(size);
-    std::iota(expected.begin(), expected.end(), 0);
-    EXPECT_EQ(image, expected) << "size " << size;
+    for (int64_t i = 0; i < size; ++i) ASSERT_EQ(image[i], i) << "size " << size;
   }
 }
 
@@ -41,12 +40,12 @@ TEST(RandomPermutationTest, ReachesHugeSizesInConstantTimeAndMemory) {
 }
 
 TEST(RandomPermutationTest, DependsOnlyOnSeedAndEpoch) {
-  EXPECT_EQ(all_of(RandomPermutation(100, 1, 1)), all_of(RandomPermutation(100, 1, 1)));
-  EXPECT_NE(all_of(RandomPermutation(100, 1, 1)), all_of(RandomPermutation(100, 2, 1)));
-  EXPECT_NE(all_of(RandomPermutation(100, 1, 1)), all_of(RandomPermutation(100, 1, 2)));
+  const Indices expected = all_of(RandomPermutation(100, 1, 1));
+  EXPECT_EQ(all_of(RandomPermutation(100, 1, 1)), expected);
+  EXPECT_NE(all_of(RandomPermutation(100, 2, 1)), expected);
+  EXPECT_NE(all_of(RandomPermutation(100, 1, 2)), expected);
   // These values must never change: a run that is resumed within an epoch must see the same order.
-  EXPECT_EQ(all_of(RandomPermutation(10, 42, 1)),
-            (std::vector<int64_t>{3, 9, 2, 4, 5, 8, 7, 0, 1, 6}));
+  EXPECT_EQ(all_of(RandomPermutation(10, 42, 1)), (Indices{3, 9, 2, 4, 5, 8, 7, 0, 1, 6}));
 }
 
 double chi_square(const std::vector<double>& counts, double expected) {
@@ -122,11 +121,11 @@ TEST(RandomPermutationTest, RejectsANegativeSize) {
 
 TEST(SamplerTest, AnyPositionOfAnEpochIsReachedDirectly) {
   const RandomSampler sampler(100, 9);
-  std::vector<int64_t> whole(100);
+  Indices whole(100);
   sampler.sample(4, 0, 100, whole.data());
-  std::vector<int64_t> part(10);
+  Indices part(10);
   sampler.sample(4, 55, 10, part.data());
-  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + 55));
+  EXPECT_EQ(part, Indices(whole.begin() + 55, whole.begin() + 65));
 }
 
 }  // namespace

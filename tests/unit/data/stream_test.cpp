@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "support/expect_error.hpp"
+#include "unit/data/loaded_batches.hpp"
 
 namespace linkboy::testing::stream_test {
 namespace {
@@ -21,7 +22,6 @@ struct Reads {
   int64_t num_read = 0;
   int64_t num_skipped = 0;
   int64_t num_restored = 0;
-  std::vector<int64_t> ranks{};
 };
 
 enum class Kind { reads, skips, has_state };
@@ -64,77 +64,63 @@ class Numbers : public DataStream {
   int64_t step_;
 };
 
-using Batches = std::vector<std::vector<int64_t>>;
-
-Batches rest_of(BatchIterator& batches) {
-  Batches all;
-  while (const auto batch = batches.next()) {
-    const auto rows = batch->input().contiguous();
-    all.emplace_back(rows.data_ptr<int64_t>(), rows.data_ptr<int64_t>() + rows.numel());
-  }
-  return all;
-}
-
-Batches batches_of(DataLoader& loader, int64_t epoch, int64_t first_batch = 0) {
-  return rest_of(*loader.iterate(epoch, first_batch));
-}
-
 class StreamTest : public ::testing::Test {
  protected:
-  MakeStreamFn numbers(int64_t size, Kind kind = Kind::reads) {
-    return [this, size, kind](int64_t epoch, const DataLoaderShard& shard) {
-      reads.ranks.push_back(shard.rank);
+  MakeStreamFn stream_of(int64_t size, Kind kind = Kind::reads) {
+    return [this, size, kind](int64_t epoch, const DataLoaderShard&) {
       return std::make_shared<Numbers>(reads, kind, epoch, size);
     };
+  }
+
+  /// Returns a loader of such a stream in batches of two.
+  std::shared_ptr<DataLoader> loader_of(int64_t size, std::optional<int64_t> batches_per_epoch = {},
+                                        DataLoaderOptions options = {}, Kind kind = Kind::reads) {
+    options.batch_size = 2;
+    return make_stream_loader(stream_of(size, kind), {.batches_per_epoch = batches_per_epoch},
+                              options);
   }
 
   Reads reads;
 };
 
 TEST_F(StreamTest, IsCollatedIntoBatches) {
-  const auto loader = make_stream_loader(numbers(5), {.batches_per_epoch = 3}, {.batch_size = 2});
+  const auto loader = loader_of(5, 3);
   EXPECT_EQ(loader->size(), 3);
   EXPECT_EQ(loader->batch_size(), 2);
   EXPECT_EQ(batches_of(*loader, 1), (Batches{{100, 101}, {102, 103}, {104}}));
   EXPECT_EQ(batches_of(*loader, 2), (Batches{{200, 201}, {202, 203}, {204}}));
-  const auto batch = loader->iterate(1)->next();
-  EXPECT_EQ(batch->value("name").to<std::vector<std::string>>(),
-            (std::vector<std::string>{"0", "1"}));
+  const auto names = loader->iterate(1)->next()->value("name").to<std::vector<std::string>>();
+  EXPECT_EQ(names, (std::vector<std::string>{"0", "1"}));
 }
 
 TEST_F(StreamTest, DropLastSkipsAnIncompleteBatch) {
-  const auto loader = make_stream_loader(numbers(5), {}, {.batch_size = 2, .drop_last = true});
-  EXPECT_EQ(batches_of(*loader, 1), (Batches{{100, 101}, {102, 103}}));
+  EXPECT_EQ(batches_of(*loader_of(5, {}, {.drop_last = true}), 1),
+            (Batches{{100, 101}, {102, 103}}));
 }
 
 TEST_F(StreamTest, AnEpochEndsAfterItsBatches) {
-  const auto loader =
-      make_stream_loader(numbers(1000), {.batches_per_epoch = 2}, {.batch_size = 2});
-  EXPECT_EQ(batches_of(*loader, 1), (Batches{{100, 101}, {102, 103}}));
+  EXPECT_EQ(batches_of(*loader_of(1000, 2), 1), (Batches{{100, 101}, {102, 103}}));
   EXPECT_EQ(reads.num_read, 4);
 }
 
 TEST_F(StreamTest, AStreamOfUnknownLengthIsReadToItsEndButHasNoSize) {
-  const auto loader = make_stream_loader(numbers(5), {}, {.batch_size = 2});
+  const auto loader = loader_of(5);
   EXPECT_EQ(batches_of(*loader, 1).size(), 3U);
   EXPECT_ERROR(loader->size(), "Set StreamOptions::batches_per_epoch");
 }
 
 TEST_F(StreamTest, WorkersDoNotChangeAnyBatch) {
+  DataLoaderOptions options{.batch_size = 4, .seed = 3};
+  options.transform = [](Batch batch, const TransformContext& context) {
+    // The time varies, so the workers do not finish in the order of the batches.
+    std::this_thread::sleep_for(std::chrono::microseconds(context.indices[0] % 5 * 300));
+    const auto noise = torch::randint(1000, {}, context.generator(0), torch::kLong);
+    batch.set("input", batch.input() + noise * 1000);
+    return batch;
+  };
   const auto with = [&](int64_t num_workers) {
-    const auto loader = make_stream_loader(
-        numbers(41), {},
-        {.batch_size = 4,
-         .num_workers = num_workers,
-         .seed = 3,
-         .transform = [](Batch batch, const TransformContext& context) {
-           // The time varies, so the workers do not finish in the order of the batches.
-           std::this_thread::sleep_for(std::chrono::microseconds(context.indices[0] % 5 * 300));
-           const auto noise = torch::randint(1000, {}, context.generator(0), torch::kLong);
-           batch.set("input", batch.input() + noise * 1000);
-           return batch;
-         }});
-    return batches_of(*loader, 2);
+    options.num_workers = num_workers;
+    return batches_of(*make_stream_loader(stream_of(41), {}, options), 2);
   };
   const Batches in_loop = with(0);
   EXPECT_EQ(in_loop.size(), 11U);
@@ -143,8 +129,7 @@ TEST_F(StreamTest, WorkersDoNotChangeAnyBatch) {
 }
 
 TEST_F(StreamTest, ALoopCanEndEarlyWithWorkers) {
-  const auto loader =
-      make_stream_loader(numbers(1'000'000), {}, {.batch_size = 2, .num_workers = 3});
+  const auto loader = loader_of(1'000'000, {}, {.num_workers = 3});
   const auto batches = loader->iterate(1);
   EXPECT_EQ(batches->next()->input()[1].item<int64_t>(), 101);
 }
@@ -168,11 +153,11 @@ TEST_F(StreamTest, AnExceptionIsThrownInPlaceOfItsBatch) {
 
 TEST_F(StreamTest, RanksTakeTurnsInACommonStream) {
   const auto of_rank = [&](int64_t rank, bool even_batches) {
-    const auto loader = make_stream_loader(
-        numbers(10, Kind::skips), {.batches_per_epoch = 5},
-        {.batch_size = 2, .shard = DataLoaderShard{rank, 2}, .even_batches = even_batches});
-    EXPECT_EQ(loader->size(), static_cast<int64_t>(batches_of(*loader, 1).size()));
-    return batches_of(*loader, 1);
+    const auto loader = loader_of(
+        10, 5, {.shard = DataLoaderShard{rank, 2}, .even_batches = even_batches}, Kind::skips);
+    const Batches batches = batches_of(*loader, 1);
+    EXPECT_EQ(loader->size(), static_cast<int64_t>(batches.size()));
+    return batches;
   };
   EXPECT_EQ(of_rank(0, false), (Batches{{100, 101}, {104, 105}, {108, 109}}));
   EXPECT_EQ(of_rank(1, false), (Batches{{102, 103}, {106, 107}}));
@@ -199,10 +184,9 @@ TEST_F(StreamTest, AStreamThatSplitsItselfReceivesItsShard) {
 TEST_F(StreamTest, ResumesInTheMiddleOfAnEpoch) {
   for (const Kind kind : {Kind::reads, Kind::skips, Kind::has_state}) {
     for (const int64_t num_workers : {0, 2}) {
-      SCOPED_TRACE(static_cast<int>(kind) * 10 + num_workers);
+      SCOPED_TRACE(c10::str("kind ", static_cast<int>(kind), ", ", num_workers, " workers"));
       const auto make = [&](uint64_t seed) {
-        return make_stream_loader(numbers(12, kind), {.batches_per_epoch = 6},
-                                  {.batch_size = 2, .num_workers = num_workers, .seed = seed});
+        return loader_of(12, 6, {.num_workers = num_workers, .seed = seed}, kind);
       };
       const auto first = make(1);
       {
@@ -224,32 +208,29 @@ TEST_F(StreamTest, ResumesInTheMiddleOfAnEpoch) {
 
 TEST_F(StreamTest, TheStateOfOneRankServesAllRanks) {
   const auto make = [&](int64_t rank) {
-    return make_stream_loader(numbers(12, Kind::has_state), {.batches_per_epoch = 6},
-                              {.batch_size = 2, .seed = 1, .shard = DataLoaderShard{rank, 2}});
+    return loader_of(12, 6, {.seed = 1, .shard = DataLoaderShard{rank, 2}}, Kind::has_state);
   };
   const auto first = make(0);
   const auto batches = first->iterate(1);
-  batches->next();
-  batches->next();
+  for (int i = 0; i < 2; ++i) batches->next();
   for (const int64_t rank : {0, 1}) {
     const auto resumed = make(rank);
     resumed->load_state_dict(first->state_dict());
-    EXPECT_EQ(batches_of(*resumed, 1, 2),
-              rank == 0 ? (Batches{{108, 109}}) : (Batches{{110, 111}}));
+    EXPECT_EQ(batches_of(*resumed, 1, 2), (Batches{{108 + 2 * rank, 109 + 2 * rank}}));
   }
   EXPECT_EQ(reads.num_restored, 2);
 }
 
 TEST_F(StreamTest, AStateOfAnotherPositionIsNotUsed) {
-  const auto loader = make_stream_loader(numbers(8, Kind::has_state), {}, {.batch_size = 2});
+  const auto loader = loader_of(8, {}, {}, Kind::has_state);
   const auto batches = loader->iterate(1);
   for (int i = 0; i < 3; ++i) batches->next();
   const StateDict state = loader->state_dict();
-  const auto other = make_stream_loader(numbers(8, Kind::has_state), {}, {.batch_size = 2});
+  const auto other = loader_of(8, {}, {}, Kind::has_state);
   other->load_state_dict(state);
-  EXPECT_EQ(batches_of(*other, 1, 1).front(), (std::vector<int64_t>{102, 103}));  // too early
+  EXPECT_EQ(batches_of(*other, 1, 1).front(), (Samples{102, 103}));  // too early
   other->load_state_dict(state);
-  EXPECT_EQ(batches_of(*other, 2, 3).front(), (std::vector<int64_t>{206, 207}));  // another epoch
+  EXPECT_EQ(batches_of(*other, 2, 3).front(), (Samples{206, 207}));  // another epoch
   EXPECT_EQ(reads.num_restored, 0);
 }
 
@@ -304,12 +285,12 @@ TEST_F(StreamTest, ARangeOfBatchesIsALoader) {
 
 TEST_F(StreamTest, RefusesOptionsThatDoNotApply) {
   const auto with = [&](const DataLoaderOptions& options, StreamOptions stream = {}) {
-    return make_stream_loader(numbers(4), stream, options);
+    return make_stream_loader(stream_of(4), stream, options);
   };
   class OneBatch : public BatchSampler {
    public:
     int64_t size() const override { return 1; }
-    std::vector<int64_t> sample(int64_t, int64_t) const override { return {0}; }
+    Samples sample(int64_t, int64_t) const override { return {0}; }
   };
   EXPECT_ERROR(with({.shuffle = true}), "shuffle is set for a stream");
   EXPECT_ERROR(with({.sampler = std::make_shared<SequentialSampler>(4)}),
@@ -334,8 +315,8 @@ TEST_F(StreamTest, RefusesEmptyFunctionsAndNull) {
   EXPECT_ERROR(make_stream_loader(std::shared_ptr<DataStream>(), {}), "the stream is null");
   const auto none = make_stream_loader([](int64_t, const DataLoaderShard&) { return nullptr; }, {});
   EXPECT_ERROR(none->iterate(3), "returned null for epoch 3");
-  const auto loader = make_stream_loader(numbers(4), {.batches_per_epoch = 2}, {.batch_size = 2});
-  EXPECT_ERROR(loader->iterate(1, 3), "batch 3 was requested; an epoch has batches 0 to 1");
+  EXPECT_ERROR(loader_of(4, 2)->iterate(1, 3),
+               "batch 3 was requested; an epoch has batches 0 to 1");
 }
 
 /// Keeps its position in a tensor, which it changes in place.

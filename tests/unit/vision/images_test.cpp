@@ -20,6 +20,12 @@ std::span<const uint8_t> span_of(const std::string& bytes) {
 
 at::Tensor decode_bytes(const std::string& bytes) { return decode_image(span_of(bytes)); }
 
+/// Returns the bytes of this picture as files of each kind.
+std::vector<std::string> files_of(const at::Tensor& picture) {
+  return {jpeg_bytes(picture), jpeg_bytes(picture, {.is_progressive = true}), png_bytes(picture),
+          png_bytes(picture, /*is_interlaced=*/true)};
+}
+
 TEST(DecodeImageTest, DecodesAPngExactly) {
   const at::Tensor picture = make_picture(31, 46);
   EXPECT_TRUE(torch::equal(decode_bytes(png_bytes(picture)), picture));
@@ -47,10 +53,13 @@ TEST(DecodeImageTest, AFileAndItsBytesGiveTheSamePixels) {
 TEST(DecodeImageTest, ARegionHasThePixelsOfTheWholeImage) {
   std::mt19937 random(5);
   const auto below = [&](int64_t count) { return static_cast<int64_t>(random() % count); };
-  for (const JpegOptions& options :
-       {JpegOptions{.across = 1, .down = 1}, JpegOptions{.across = 2, .down = 1},
-        JpegOptions{.across = 1, .down = 2}, JpegOptions{.across = 2, .down = 2},
-        JpegOptions{.across = 4, .down = 1}, JpegOptions{.is_progressive = true}}) {
+  for (const auto& [across, down, is_progressive] : {std::tuple{1, 1, false},
+                                                     {2, 1, false},
+                                                     {1, 2, false},
+                                                     {2, 2, false},
+                                                     {4, 1, false},
+                                                     {2, 2, true}}) {
+    const JpegOptions options{.across = across, .down = down, .is_progressive = is_progressive};
     for (const auto& [height, width] : {std::pair<int64_t, int64_t>{375, 500}, {131, 263}}) {
       const std::string bytes = jpeg_bytes(make_picture(height, width), options);
       const at::Tensor whole = decode_bytes(bytes);
@@ -68,26 +77,22 @@ TEST(DecodeImageTest, ARegionHasThePixelsOfTheWholeImage) {
                                         .narrow(2, region.left, region.width)
                                         .permute({1, 2, 0});
         ASSERT_TRUE(torch::equal(found, expected))
-            << options.across << " x " << options.down << ", rows " << region.top << " + "
-            << region.height << ", columns " << region.left << " + " << region.width << " of "
-            << height << " x " << width;
+            << c10::str(across, " x ", down, is_progressive ? " progressive" : "", ", rows ",
+                        region.top, " + ", region.height, ", columns ", region.left, " + ",
+                        region.width, " of ", height, " x ", width);
       }
     }
   }
 }
 
 TEST(DecodeImageTest, RefusesDataThatIsNotAnImage) {
-  EXPECT_THROW(decode_bytes(""), CorruptFileError);
-  EXPECT_ERROR(decode_bytes(""), "the image is empty. Remove it");
-  EXPECT_THROW(decode_bytes("GIF89a........"), CorruptFileError);
-  EXPECT_ERROR(decode_bytes("GIF89a........"), "is neither a JPEG nor a PNG file. Remove it");
+  EXPECT_ERROR_AS(CorruptFileError, decode_bytes(""), "the image is empty. Remove it");
+  EXPECT_ERROR_AS(CorruptFileError, decode_bytes("GIF89a........"),
+                  "is neither a JPEG nor a PNG file. Remove it");
 }
 
 TEST(DecodeImageTest, RefusesAFileTruncatedAnywhere) {
-  const at::Tensor picture = make_picture(40, 50);
-  for (const std::string& bytes :
-       {jpeg_bytes(picture), jpeg_bytes(picture, {.is_progressive = true}), png_bytes(picture),
-        png_bytes(picture, /*is_interlaced=*/true)}) {
+  for (const std::string& bytes : files_of(make_picture(40, 50))) {
     for (std::size_t size = 8; size + 2 < bytes.size(); size += 1 + bytes.size() / 97) {
       EXPECT_THROW(decode_bytes(bytes.substr(0, size)), CorruptFileError) << size;
     }
@@ -96,11 +101,8 @@ TEST(DecodeImageTest, RefusesAFileTruncatedAnywhere) {
 
 TEST(DecodeImageTest, RefusesAFileTruncatedAfterTheRegion) {
   const std::string bytes = jpeg_bytes(make_picture(200, 200));
-  EXPECT_THROW(decode(span_of(bytes).first(bytes.size() - 200), "it",
-                      [](ImageSize) {
-                        return Region{0, 0, 8, 8};
-                      }),
-               CorruptFileError);
+  const auto corner = [](ImageSize) { return Region{0, 0, 8, 8}; };
+  EXPECT_THROW(decode(span_of(bytes).first(bytes.size() - 200), "it", corner), CorruptFileError);
 }
 
 TEST(DecodeImageTest, RefusesDamage) {
@@ -108,8 +110,7 @@ TEST(DecodeImageTest, RefusesDamage) {
   std::string png = png_bytes(make_picture(40, 50));
   png[png.size() / 2] ^= 1;
   write_bytes(folder / "x.png", png);
-  EXPECT_THROW(decode_image(folder / "x.png"), CorruptFileError);
-  EXPECT_ERROR(decode_image(folder / "x.png"), "x.png\" is damaged: ");
+  EXPECT_ERROR_AS(CorruptFileError, decode_image(folder / "x.png"), "x.png\" is damaged: ");
   std::string jpeg = jpeg_bytes(make_picture(40, 50));
   jpeg.replace(jpeg.size() / 2, 2, "\xFF\xD9");  // the end of the image
   EXPECT_THROW(decode_bytes(jpeg), CorruptFileError);
@@ -118,9 +119,7 @@ TEST(DecodeImageTest, RefusesDamage) {
 // No input may crash the decoder. In the debug build, the sanitizers also check this.
 TEST(DecodeImageTest, DamagedBytesNeverCrash) {
   std::mt19937 random(7);
-  const at::Tensor picture = make_picture(24, 33);
-  for (const std::string& whole :
-       {jpeg_bytes(picture), jpeg_bytes(picture, {.is_progressive = true}), png_bytes(picture)}) {
+  for (const std::string& whole : files_of(make_picture(24, 33))) {
     int num_refused = 0;
     for (int i = 0; i < 300; ++i) {
       std::string bytes = whole;
@@ -151,8 +150,7 @@ TEST(DecodeImageTest, RefusesImagesWithTooManyPixels) {
 
 TEST(DecodeImageTest, RefusesAnUnreadableFile) {
   const TemporaryFolder folder;
-  EXPECT_THROW(decode_image(folder / "none.png"), FileError);
-  EXPECT_ERROR(decode_image(folder / "none.png"), "none.png\" is missing. Restore");
+  EXPECT_ERROR_AS(FileError, decode_image(folder / "none.png"), "none.png\" is missing. Restore");
   EXPECT_ERROR(decode_image(folder.path()), " is not a file. Remove it");
 }
 
@@ -180,14 +178,14 @@ TEST(ResizeImageTest, RefusesTensorsThatAreNotByteImages) {
 }
 
 TEST(ResizeImageTest, TheLongerSideKeepsTheProportion) {
-  const auto check = [](ImageSize size, int64_t side, int64_t height, int64_t width) {
+  const auto check = [](ImageSize size, int64_t side, ImageSize expected) {
     const ImageSize found = size_with_shorter_side(size, side);
-    EXPECT_EQ(found.height, height);
-    EXPECT_EQ(found.width, width);
+    EXPECT_EQ(found.height, expected.height);
+    EXPECT_EQ(found.width, expected.width);
   };
-  check({375, 500}, 256, 256, 341);
-  check({500, 375}, 256, 341, 256);
-  check({7, 7}, 3, 3, 3);
+  check({375, 500}, 256, {256, 341});
+  check({500, 375}, 256, {341, 256});
+  check({7, 7}, 3, {3, 3});
   EXPECT_ERROR(size_with_shorter_side({3, 4}, 0), "the shorter side is 0 pixels; it must be");
 }
 
