@@ -57,6 +57,15 @@ struct RankToyOf {
 
 using RankToy = RankToyOf<QuietTrainer>;
 
+/// Tests of collective calls, without a Trainer.
+class GroupTest : public ::testing::Test {
+ protected:
+  Accelerator accelerator{together()};
+  const ProcessGroup& group = accelerator.process_group();
+  const int64_t rank = group.rank();
+  const int64_t size = group.size();
+};
+
 /// The size of a run. All ranks together have enough samples for this number of full updates.
 struct RunSize {
   int64_t updates_per_epoch = 1;
