@@ -13,26 +13,9 @@
 #include "support/expect_error.hpp"
 #include "support/in_every_event.hpp"
 #include "support/memory_tracker.hpp"
-#include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::agreement_test {
 namespace {
-
-bool is_last_rank(Trainer& trainer) {
-  return trainer.accelerator().process_index() == trainer.accelerator().num_processes() - 1;
-}
-
-class ThrowOnLastRank : public InEveryEvent {
- public:
-  explicit ThrowOnLastRank(std::string event) : event_(std::move(event)) {}
-
- private:
-  void see(const std::string& event, Trainer& trainer) override {
-    if (event != event_ || !is_last_rank(trainer)) return;
-    throw StopTraining(StopReason::early_stop, "enough in " + event);
-  }
-  std::string event_;
-};
 
 class ReduceInEveryEvent : public InEveryEvent {
   void see(const std::string&, Trainer& trainer) override {
@@ -47,16 +30,17 @@ TEST(AgreementTest, CollectiveCallbacksAfterOneThatThrowsAreCalledOnAllRanks) {
                             "update_end", "epoch_end", "eval_start", "eval_step_start",
                             "eval_step_end", "eval_end", "run_epoch_end"}) {
     SCOPED_TRACE(event);
-    RankToy toy(together(),
-                {std::make_shared<ThrowOnLastRank>(event), std::make_shared<ReduceInEveryEvent>()});
-    const int64_t n = toy.trainer.accelerator().num_processes();
-    const auto result = toy.trainer.train({.train_dataset = toy_data(4 * n * 3),
-                                           .num_epochs = 2,
-                                           .eval_dataset = toy_data(4 * n * 2),
-                                           .per_device_batch_size = 4});
+    const auto throw_on_last_rank = in_every_event([&](const std::string& name, Trainer&) {
+      if (name != event || !is_last_rank()) return;
+      throw StopTraining(StopReason::early_stop, "enough in " + name);
+    });
+    RankToy toy(together(), {throw_on_last_rank, std::make_shared<ReduceInEveryEvent>()});
+    TrainOptions options = run_of({.updates_per_epoch = 3, .num_epochs = 2});
+    options.eval_dataset = toy_data(4 * num_ranks() * 2);
+    const auto result = toy.trainer.train(options);
     EXPECT_EQ(result.reason, StopReason::early_stop);
     EXPECT_EQ(result.message, c10::str("enough in ", event));
-    EXPECT_TRUE(same_on_all_ranks(toy.trainer.accelerator(), toy.parameters()));
+    EXPECT_TRUE(same_on_all_ranks(toy));
   }
 }
 
@@ -68,7 +52,7 @@ class OverflowingTrainer : public QuietTrainer {
 
  protected:
   void backward_step(const torch::Tensor& loss) override {
-    const bool overflows = ++num_micro_steps % 3 == 1 && is_last_rank(*this);
+    const bool overflows = ++num_micro_steps % 3 == 1 && is_last_rank();
     QuietTrainer::backward_step(overflows ? loss * std::numeric_limits<float>::infinity() : loss);
   }
 };
@@ -78,71 +62,27 @@ class AddNothing : public GradientCommHook {
 };
 
 TEST(AgreementTest, AnOverflowOnOneRankSkipsTheUpdateOnAllEvenIfGradientsAreNotAveraged) {
-  for (const bool has_handler : {false, true}) {
-    SCOPED_TRACE(has_handler);
-    DistributedOptions distributed;
-    if (has_handler) {
-      distributed.gradient_comm_hook = std::make_shared<AddNothing>();
-    } else {
-      distributed.local_sgd_interval = 2;
-    }
+  for (const auto& distributed :
+       {DistributedOptions{.local_sgd_interval = 2},
+        DistributedOptions{.gradient_comm_hook = std::make_shared<AddNothing>()}}) {
+    SCOPED_TRACE(distributed.local_sgd_interval);
     auto options = together(distributed);
     options.precision = Precision::fp16;
     options.grad_scaler.init_scale = 64.0;
-    auto model = toy_model();
-    OverflowingTrainer trainer(
-        model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-        {.callbacks = {std::make_shared<ReduceInEveryEvent>()}, .accelerator = options});
-    const int64_t n = trainer.accelerator().num_processes();
-    const auto result = trainer.train(
-        {.train_dataset = toy_data(4 * n * 6), .per_device_batch_size = 4, .max_num_updates = 8});
+    RankToyOf<OverflowingTrainer> toy(options, {std::make_shared<ReduceInEveryEvent>()});
+    const auto result = toy.trainer.train({.train_dataset = toy_data(4 * num_ranks() * 6),
+                                           .per_device_batch_size = 4,
+                                           .max_num_updates = 8});
     EXPECT_EQ(result.num_updates, 8);
-    EXPECT_EQ(trainer.num_micro_steps, 12);
-    EXPECT_EQ(trainer.accelerator().grad_scaler()->get_scale(), 64.0 / 16)
+    EXPECT_EQ(toy.trainer.num_micro_steps, 12);
+    EXPECT_EQ(toy.accelerator().grad_scaler()->get_scale(), 64.0 / 16)
         << "four updates were skipped";
   }
 }
 
-void expect_difference(const TrainOptions& mine, const std::string& message) {
-  RankToy toy(together());
-  EXPECT_ERROR(toy.trainer.train(mine), message);
-}
-
-TEST(AgreementTest, RunOptionsThatDifferBetweenRanksAreReportedEarly) {
-  const bool is_odd = Accelerator(together()).process_index() == 1;
-  const auto make = [] {
-    return TrainOptions{.train_dataset = toy_data(32), .num_epochs = 1, .per_device_batch_size = 4};
-  };
-  auto options = make();
-  if (!is_odd) options.eval_dataset = toy_data(8);
-  expect_difference(options, "rank 1 has eval_dataset.size() = 0, but rank 0 has eval_dataset.");
-  options = make();
-  if (is_odd) options.more_eval_datasets = {{"rare", toy_data(8)}};
-  expect_difference(options, "rank 1 has evaluation data \"rare\" of size 8");
-  options = make();
-  if (is_odd) options.gradient_clip_norm = 0.5;
-  expect_difference(options,
-                    "rank 1 has gradient_clip_norm = 0.5, but rank 0 has "
-                    "gradient_clip_norm = none");
-  options = make();
-  if (is_odd) options.execution_mode = ExecutionMode::graph;
-  expect_difference(options, "rank 1 has execution_mode = graph");
-  options = make();
-  if (is_odd) options.evaluate_before_training = true;
-  expect_difference(options, "rank 1 has evaluate_before_training = true");
-  options = make();
-  if (is_odd) options.resume_from = "nowhere";
-  expect_difference(options, "rank 1 has resume_from = 1");
-  RankToy toy(together());
-  if (is_odd) toy.trainer.track_loss("box");
-  EXPECT_ERROR(toy.trainer.train(make()), "rank 1 has tracked loss box, but rank 0 has");
-  EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(8)}),
-               "the ranks differ in what to evaluate: rank 1 has tracked loss box");
-}
-
 TEST(AgreementTest, OptimizerOptionsThatDifferBetweenRanksAreReported) {
   RankToy toy(together());
-  const bool is_odd = toy.trainer.accelerator().process_index() == 1;
+  const bool is_odd = this_rank() == 1;
   auto& options =
       static_cast<torch::optim::SGDOptions&>(toy.optimizer->param_groups()[0].options());
   const double lr = options.lr();
@@ -163,29 +103,27 @@ TEST(AgreementTest, OptimizerOptionsThatDifferBetweenRanksAreReported) {
 }
 
 TEST(AgreementTest, AcceleratorOptionsThatDifferBetweenRanksAreReported) {
-  const bool is_odd = Accelerator(together()).process_index() == 1;
-  const auto expect = [&](auto change, const std::string& message) {
-    auto options = together();
-    if (is_odd) change(options);
-    EXPECT_ERROR(Accelerator{options},
-                 "the ranks differ in AcceleratorOptions: rank 1 has " + message);
+  const auto hook = std::make_shared<AddNothing>();
+  const std::vector<std::pair<AcceleratorOptions, std::string>> cases{
+      {{.precision = Precision::bf16}, "precision = bf16"},
+      {{.channels_last = true}, "channels_last = 1"},
+      {{.grad_scaler = {.growth_interval = 7}}, "grad_scaler.growth_interval = 7"},
+      {{.distributed = {.bucket_cap_mb = 3}}, "bucket_cap_mb = 3"},
+      {{.distributed = {.find_unused_parameters = true}}, "find_unused_parameters = 1"},
+      {{.distributed = {.static_graph = true}}, "static_graph = 1"},
+      {{.distributed = {.gradient_as_bucket_view = true}}, "gradient_as_bucket_view = 1"},
+      {{.distributed = {.broadcast_buffers = false}}, "broadcast_buffers = 0"},
+      {{.distributed = {.compression = Compression::bf16}}, "compression = bf16"},
+      {{.distributed = {.local_sgd_interval = 4}}, "local_sgd_interval = 4"},
+      {{.distributed = {.zero_stage = 1}}, "zero_stage = 1"},
+      {{.distributed = {.gradient_comm_hook = hook}}, "a gradient_comm_hook = 1"},
   };
-  using Options = AcceleratorOptions;
-  expect([](Options& o) { o.precision = Precision::bf16; }, "precision = bf16");
-  expect([](Options& o) { o.channels_last = true; }, "channels_last = 1");
-  expect([](Options& o) { o.grad_scaler.growth_interval = 7; }, "grad_scaler.growth_interval = 7");
-  expect([](Options& o) { o.distributed.bucket_cap_mb = 3; }, "bucket_cap_mb = 3");
-  expect([](Options& o) { o.distributed.find_unused_parameters = true; },
-         "find_unused_parameters = 1");
-  expect([](Options& o) { o.distributed.static_graph = true; }, "static_graph = 1");
-  expect([](Options& o) { o.distributed.gradient_as_bucket_view = true; },
-         "gradient_as_bucket_view = 1");
-  expect([](Options& o) { o.distributed.broadcast_buffers = false; }, "broadcast_buffers = 0");
-  expect([](Options& o) { o.distributed.compression = Compression::bf16; }, "compression = bf16");
-  expect([](Options& o) { o.distributed.local_sgd_interval = 4; }, "local_sgd_interval = 4");
-  expect([](Options& o) { o.distributed.zero_stage = 1; }, "zero_stage = 1");
-  expect([](Options& o) { o.distributed.gradient_comm_hook = std::make_shared<AddNothing>(); },
-         "a gradient_comm_hook = 1");
+  for (auto [of_rank_1, message] : cases) {
+    SCOPED_TRACE(message);
+    of_rank_1.device = test_device();
+    EXPECT_ERROR(Accelerator{this_rank() == 1 ? of_rank_1 : together()},
+                 "the ranks differ in AcceleratorOptions: rank 1 has " + message);
+  }
 }
 
 TEST(AgreementTest, TheClippedNormIsTheSameOnARankWithoutParameters) {
@@ -204,12 +142,11 @@ TEST(AgreementTest, TheClippedNormIsTheSameOnARankWithoutParameters) {
 
 TEST(AgreementTest, AFailureOnOneRankIsAnErrorOnAllThatNamesTheRank) {
   const Accelerator accelerator(together());
-  const int64_t last = accelerator.num_processes() - 1;
   const auto fail = [&] {
-    LINKBOY_CHECK(accelerator.process_index() != last, "the disk of rank ", last, " is full.");
+    LINKBOY_CHECK(!is_last_rank(), "the disk of rank ", this_rank(), " is full.");
   };
   EXPECT_ERROR(succeed_on_all_ranks(accelerator.process_group(), fail),
-               c10::str("the disk of rank ", last, " is full."));
+               c10::str("the disk of rank ", num_ranks() - 1, " is full."));
   int calls = 0;
   succeed_on_all_ranks(accelerator.process_group(), [&] { ++calls; });
   EXPECT_EQ(calls, 1);
@@ -218,70 +155,60 @@ TEST(AgreementTest, AFailureOnOneRankIsAnErrorOnAllThatNamesTheRank) {
 TEST(AgreementTest, ErrorsNameRanksThatShareADevice) {
   const Accelerator accelerator(together());
   const ProcessGroup& group = accelerator.process_group();
-  const int64_t last = accelerator.num_processes() - 1;
-  require_device_of_its_own(group, c10::str("GPU-", accelerator.process_index()));
+  require_device_of_its_own(group, c10::str("GPU-", this_rank()));
   require_device_of_its_own(group, "");  // the device is unknown
-  const bool shares = accelerator.process_index() == last || accelerator.process_index() == 0;
-  EXPECT_ERROR(require_device_of_its_own(
-                   group, shares ? "GPU-7" : c10::str("GPU-1", accelerator.process_index())),
-               c10::str("ranks 0 and ", last, " have the same CUDA device, GPU-7"));
+  const bool shares = is_last_rank() || this_rank() == 0;
+  EXPECT_ERROR(require_device_of_its_own(group, shares ? "GPU-7" : c10::str("GPU-1", this_rank())),
+               c10::str("ranks 0 and ", num_ranks() - 1, " have the same CUDA device, GPU-7"));
 }
 
 TEST(AgreementTest, ACheckpointMissingOnRank0IsAnErrorOnAllRanks) {
   const TemporaryFolder own_folder;
   RankToy toy(together());
-  const bool is_main = toy.trainer.accelerator().is_main_process();
   write_checkpoint(own_folder / "model.pt",
                    {{"model_state_dict", Model(toy.model).state_dict().to_ivalue()}});
-  EXPECT_ERROR(toy.trainer.load_checkpoint(own_folder / (is_main ? "nowhere.pt" : "model.pt")),
-               "nowhere.pt");
+  EXPECT_ERROR(
+      toy.trainer.load_checkpoint(own_folder / (this_rank() == 0 ? "nowhere.pt" : "model.pt")),
+      "nowhere.pt");
   EXPECT_ERROR(toy.trainer.load_training_state(own_folder / "states"), "does not exist");
-  EXPECT_TRUE(same_on_all_ranks(toy.trainer.accelerator(), toy.parameters()));
+  EXPECT_TRUE(same_on_all_ranks(toy));
 }
 
 TEST(AgreementTest, AFailedAsynchronousSaveIsAnErrorOnAllRanks) {
-  const TemporaryFolder own_folder;
-  const std::filesystem::path states =
-      Accelerator(together()).broadcast_bytes((own_folder / "states").string());
+  const SharedFolder folder;
+  const auto states = folder / "states";
   int num_errors = 0;
   const auto save = std::make_shared<AtUpdate>(1, [&](Trainer& trainer) {
     // A file occupies the path of the folder.
-    if (trainer.accelerator().is_main_process()) std::ofstream(states) << "occupied";
+    if (this_rank() == 0) std::ofstream(states) << "occupied";
     trainer.save_training_state(states / "state-1", {.asynchronous = true});
     EXPECT_ERROR(trainer.save_training_state(states / "state-2"), "states");
     ++num_errors;
   });
   RankToy toy(together(), {save});
-  const int64_t n = toy.trainer.accelerator().num_processes();
-  toy.trainer.train(
-      {.train_dataset = toy_data(4 * n * 2), .num_epochs = 1, .per_device_batch_size = 4});
+  toy.trainer.train(run_of({.updates_per_epoch = 2}));
   EXPECT_EQ(num_errors, 1);
-  EXPECT_TRUE(same_on_all_ranks(toy.trainer.accelerator(), toy.parameters()));
+  EXPECT_TRUE(same_on_all_ranks(toy));
 }
 
 TEST(AgreementTest, LocalSgdResumesBitIdenticallyBetweenTwoAverages) {
-  const TemporaryFolder own_folder;
-  const std::filesystem::path folder =
-      Accelerator(together()).broadcast_bytes((own_folder / "state").string());
+  const SharedFolder folder;
   const auto local_sgd = together({.local_sgd_interval = 3});
-  const int64_t n = Accelerator(together()).num_processes();
-  TrainOptions options{.train_dataset = toy_data(4 * n * 5),
-                       .num_epochs = 2,
-                       .per_device_batch_size = 4,
-                       .train_dataloader_options = {.seed = 5}};
+  TrainOptions options = run_of({.updates_per_epoch = 5, .num_epochs = 2});
+  options.train_dataloader_options.seed = 5;
   for (const int64_t update : {2, 3, 7}) {
     SCOPED_TRACE(update);
     RankToy whole(local_sgd, {std::make_shared<AtUpdate>(update, [&](Trainer& trainer) {
-                    trainer.save_training_state(folder);
+                    trainer.save_training_state(folder / "state");
                   })});
     whole.trainer.train(options);
-    EXPECT_FALSE(same_on_all_ranks(whole.trainer.accelerator(), whole.parameters()));
+    EXPECT_FALSE(same_on_all_ranks(whole));
     RankToy resumed(local_sgd);
-    options.resume_from = folder;
+    options.resume_from = folder / "state";
     resumed.trainer.train(options);
     options.resume_from.reset();
     EXPECT_TRUE(bit_equal(resumed.parameters(), whole.parameters()));
-    resumed.trainer.accelerator().wait_for_everyone();  // before the folder changes
+    resumed.accelerator().wait_for_everyone();  // before the folder changes
   }
 }
 
@@ -305,7 +232,7 @@ TEST(AgreementTest, ZeroStage2KeepsTheMemoryOrderOfChannelsLastGradients) {
     QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(),
                          std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01),
                          {.callbacks = {}, .accelerator = options});
-    const int64_t rows = 8 * trainer.accelerator().num_processes();
+    const int64_t rows = 8 * num_ranks();
     const auto images = torch::sin(torch::arange(rows * 3 * 8 * 8, torch::kFloat));
     trainer.train(
         {.train_dataset = TensorDataset(images.view({rows, 3, 8, 8}), torch::arange(rows) % 3),

@@ -1,5 +1,6 @@
 #include "distributed/ranks.hpp"
 #include "linkboy/callbacks/convert_sync_batch_norm.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
 
 namespace linkboy::testing::batch_norm_test {
 namespace {
@@ -21,31 +22,32 @@ struct BatchNormNet : torch::nn::Module {
   torch::nn::Linear out{nullptr};
 };
 
-std::shared_ptr<BatchNormNet> train(AcceleratorOptions accelerator, int64_t batch_size,
-                                    int64_t num_samples, CallbackList callbacks) {
+/// Trains with windows of two micro-steps. The batch size is that of a rank, or alone that of all
+/// ranks.
+std::shared_ptr<BatchNormNet> train(AcceleratorOptions accelerator, CallbackList callbacks,
+                                    int64_t num_batches = 6) {
   auto net = std::make_shared<BatchNormNet>();
+  auto options = run_of({.updates_per_epoch = num_batches, .num_epochs = 3});
+  options.gradient_accumulation_steps = 2;
+  if (accelerator.process_group) options.per_device_batch_size *= num_ranks();
   QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(),
                        std::make_shared<torch::optim::SGD>(net->parameters(), 0.1),
                        {.callbacks = std::move(callbacks), .accelerator = std::move(accelerator)});
-  trainer.train({.train_dataset = toy_data(num_samples),
-                 .num_epochs = 3,
-                 .per_device_batch_size = batch_size,
-                 .gradient_accumulation_steps = 2});
+  trainer.train(options);
   return net;
 }
 
-std::vector<torch::Tensor> tensors_of(const BatchNormNet& net) {
+std::vector<torch::Tensor> tensors_of(const torch::nn::Module& net) {
   auto tensors = net.parameters();
   for (const auto& buffer : net.buffers()) tensors.push_back(buffer.to(torch::kDouble));
   return tensors;
 }
 
 TEST(SyncBatchNormTest, TrainsLikeOneProcessWithTheWholeBatch) {
-  const int64_t n = Accelerator(together()).num_processes();
   const auto convert = std::make_shared<ConvertSyncBatchNorm>();
-  const auto shared = train(together(), 4, 4 * n * 6, {convert});
+  const auto shared = train(together(), {convert});
   EXPECT_EQ(convert->num_layers(), 2);
-  const auto single = train(alone(), 4 * n, 4 * n * 6, {std::make_shared<ConvertSyncBatchNorm>()});
+  const auto single = train(alone(), {std::make_shared<ConvertSyncBatchNorm>()});
   expect_close(tensors_of(*shared), tensors_of(*single), 1e-5, 1e-6);
   const Accelerator accelerator(together());
   EXPECT_TRUE(same_on_all_ranks(accelerator, shared->parameters()));
@@ -53,62 +55,41 @@ TEST(SyncBatchNormTest, TrainsLikeOneProcessWithTheWholeBatch) {
 }
 
 TEST(SyncBatchNormTest, ChangesTheResultsOfSmallBatches) {
-  const int64_t n = Accelerator(together()).num_processes();
-  const auto shared = train(together(), 4, 4 * n * 6, {});
-  const auto single = train(alone(), 4 * n, 4 * n * 6, {});
+  const auto shared = train(together(), {});
+  const auto single = train(alone(), {});
   EXPECT_FALSE(torch::allclose(shared->out->weight, single->out->weight, 1e-3));
   EXPECT_TRUE(same_on_all_ranks(Accelerator(together()), shared->parameters()));
 }
-
-/// Copies the model's buffers at the end of each training epoch and of each evaluation.
-class KeepBuffers : public Callback {
- public:
-  explicit KeepBuffers(std::shared_ptr<BatchNormNet> net) : net_(std::move(net)) {}
-  void on_train_epoch_end(Trainer&) override { trained = copies_of(net_->buffers()); }
-  void on_eval_epoch_end(Trainer&) override { evaluated = copies_of(net_->buffers()); }
-
-  std::vector<torch::Tensor> trained, evaluated;
-
- private:
-  std::shared_ptr<BatchNormNet> net_;
-};
 
 // With its own statistics, each rank would get a different loss, and none would match the saved
 // model.
 TEST(SyncBatchNormTest, EvaluationDuringARunUsesTheStatisticsOfRank0) {
   const Accelerator accelerator(together());
-  const int64_t n = accelerator.num_processes();
   auto net = std::make_shared<BatchNormNet>();
-  const auto buffers = std::make_shared<KeepBuffers>(net);
+  std::vector<torch::Tensor> trained, evaluated;
+  const auto keep = make<LambdaCallback>(
+      {.on_train_epoch_end = [&](Trainer&) { trained = copies_of(net->buffers()); },
+       .on_eval_epoch_end = [&](Trainer&) { evaluated = copies_of(net->buffers()); }});
   QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(),
                        std::make_shared<torch::optim::SGD>(net->parameters(), 0.1),
-                       {.callbacks = {buffers}, .accelerator = together()});
-  trainer.train({.train_dataset = toy_data(4 * n * 3),
-                 .num_epochs = 1,
-                 .eval_dataset = toy_data(4 * n),
-                 .per_device_batch_size = 4});
-  EXPECT_FALSE(same_on_all_ranks(accelerator, buffers->trained));  // each rank's batches differ
-  std::vector<torch::Tensor> of_rank_0 = copies_of(buffers->trained);
+                       {.callbacks = {keep}, .accelerator = together()});
+  auto options = run_of({.updates_per_epoch = 3});
+  options.eval_dataset = toy_data(4 * num_ranks());
+  trainer.train(options);
+  EXPECT_FALSE(same_on_all_ranks(accelerator, trained));  // each rank's batches differ
+  std::vector<torch::Tensor> of_rank_0 = copies_of(trained);
   accelerator.process_group().broadcast(of_rank_0);
-  EXPECT_TRUE(bit_equal(buffers->evaluated, of_rank_0));
+  EXPECT_TRUE(bit_equal(evaluated, of_rank_0));
 }
 
 TEST(SyncBatchNormTest, EachWindowStartsWithTheStatisticsOfRank0) {
-  class Watch : public Callback {
-   public:
-    void on_train_step_start(Trainer& trainer) override {
-      std::vector<torch::Tensor> buffers;
-      for (const auto& buffer : trainer.model().module()->buffers()) {
-        buffers.push_back(buffer.to(torch::kDouble));
-      }
-      are_same.push_back(same_on_all_ranks(trainer.accelerator(), buffers));
-    }
-    std::vector<bool> are_same;
-  };
-  const int64_t n = Accelerator(together()).num_processes();
-  const auto watch = std::make_shared<Watch>();
-  train(together(), 4, 4 * n * 2, {watch});  // windows of two micro-steps
-  EXPECT_EQ(watch->are_same, (std::vector<bool>{true, false, true, false, true, false}));
+  std::vector<bool> are_same;
+  const auto watch = make<LambdaCallback>({.on_train_step_start = [&](Trainer& trainer) {
+    const auto tensors = tensors_of(*trainer.model().module());
+    are_same.push_back(same_on_all_ranks(trainer.accelerator(), tensors));
+  }});
+  train(together(), {watch}, /*num_batches=*/2);
+  EXPECT_EQ(are_same, (std::vector<bool>{true, false, true, false, true, false}));
 }
 
 }  // namespace

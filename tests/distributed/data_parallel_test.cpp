@@ -2,32 +2,27 @@
 // itself.
 
 #include "distributed/as_one_process.hpp"
-#include "distributed/ranks.hpp"
-#include "linkboy/scheduler.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "support/at_update.hpp"
 #include "support/expect_error.hpp"
-#include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::data_parallel_test {
 namespace {
 
 TEST(DataParallelTest, LossesAndWeightsEqualOneProcessWithTheWholeBatch) {
-  RankToy shared(together());
-  RankToy single(alone());
-  expect_as_one_process(shared, single, options_for(4 * num_ranks() * 5, 4));
+  expect_as_one_process(epochs_of(5));
 }
 
 TEST(DataParallelTest, AccumulationAndClippingEqualOneProcess) {
-  auto options = options_for(4 * num_ranks() * 6, 4);
+  auto options = epochs_of(6);
   options.gradient_accumulation_steps = 4;  // windows of 4 and 2
   options.gradient_clip_norm = 0.05;
-  RankToy shared(together());
-  RankToy single(alone());
-  expect_as_one_process(shared, single, options);
+  expect_as_one_process(options);
 }
 
 TEST(DataParallelTest, SchedulesAndUpdateLimitsCountTheUpdatesOfOneProcess) {
-  auto options = options_for(4 * num_ranks() * 5, 4);
+  auto options = epochs_of(5);
   options.num_epochs = std::nullopt;
   options.max_num_updates = 7;  // in the second epoch
   options.create_scheduler_fn = cosine({.warmup_updates = 1 * placeholders::num_updates_per_epoch});
@@ -50,26 +45,18 @@ TEST(DataParallelTest, RegisteredModulesStartFromRank0) {
   const auto has = [&](const torch::Tensor& tensor, double value) {
     return torch::equal(tensor, torch::full_like(tensor, value));
   };
-  class Look : public Callback {
-   public:
-    explicit Look(std::function<void(int64_t)> look) : look_(std::move(look)) {}
-    void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-      look_(trainer.num_updates());
-    }
-
-   private:
-    std::function<void(int64_t)> look_;
-  };
   const auto own = 1.0 + static_cast<double>(this_rank());
   fill(own);
   shared.trainer.register_module(module);
-  shared.trainer.callback_handler().add(std::make_shared<Look>([&](int64_t num_updates) {
-    EXPECT_TRUE(has(module->running_mean, num_updates + 1.0)) << "the value of rank 0";
-    EXPECT_TRUE(has(module->weight, num_updates == 0 ? 1.0 : num_updates + own))
-        << "untrained parameters are not sent";
-    fill(num_updates + 1 + own);
-  }));
-  shared.trainer.train(options_for(4 * num_ranks() * 2, 4));
+  shared.trainer.callback_handler().add(make<LambdaCallback>(
+      {.on_train_step_end = [&](Trainer& trainer, const Batch&, const StepOutput&) {
+        const int64_t num_updates = trainer.num_updates();
+        EXPECT_TRUE(has(module->running_mean, num_updates + 1.0)) << "the value of rank 0";
+        EXPECT_TRUE(has(module->weight, num_updates == 0 ? 1.0 : num_updates + own))
+            << "untrained parameters are not sent";
+        fill(num_updates + 1 + own);
+      }}));
+  shared.trainer.train(epochs_of(2));
 }
 
 TEST(DataParallelTest, ARunAfterAFailedBackwardPassStartsFresh) {
@@ -86,68 +73,55 @@ TEST(DataParallelTest, ARunAfterAFailedBackwardPassStartsFresh) {
   };
   class ThrowsInBackward : public QuietTrainer {
    public:
-    ThrowsInBackward(const torch::nn::Sequential& model, AcceleratorOptions options)
-        : QuietTrainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                       {.callbacks = {}, .accelerator = std::move(options)}),
-          model_(model) {}
-    bool throws = true;
+    using QuietTrainer::QuietTrainer;
+    bool throws = false;
 
    protected:
     StepOutput calculate_train_batch_loss(const Batch& batch) override {
-      auto hidden = model_[0]->as<torch::nn::Linear>()->forward(batch.input());
-      if (throws && num_updates() == 1 && accelerator().window().index == 1)
+      const auto layers = model().module()->children();
+      auto hidden = layers[0]->as<torch::nn::Linear>()->forward(batch.input());
+      if (throws && num_updates() == 1 && accelerator().window().index == 1) {
         hidden = Throwing::apply(hidden);
-      const auto scores = model_[2]->as<torch::nn::Linear>()->forward(torch::relu(hidden));
+      }
+      const auto scores = layers[2]->as<torch::nn::Linear>()->forward(torch::relu(hidden));
       return {.loss = loss_func()(scores, batch.target()), .batch_size = batch.size()};
     }
-
-   private:
-    torch::nn::Sequential model_;
   };
   for (const int64_t zero_stage : {0, 2}) {
     SCOPED_TRACE(zero_stage);
     const auto weights_of = [&](bool throws) {
-      const auto model = toy_model();
       // With small buckets, the last layer's bucket is being sent when the first layer throws.
-      ThrowsInBackward trainer(model,
-                               together({.bucket_cap_mb = 0.0001, .zero_stage = zero_stage}));
-      trainer.throws = throws;
-      auto options = options_for(4 * num_ranks() * 4, 4);
+      RankToyOf<ThrowsInBackward> toy(
+          together({.bucket_cap_mb = 0.0001, .zero_stage = zero_stage}));
+      auto options = epochs_of(4);
       options.gradient_accumulation_steps = 2;
       if (throws) {
-        EXPECT_THROW(trainer.train(options), std::exception);
-        trainer.throws = false;
-        const torch::NoGradGuard no_grad;
-        const auto fresh = toy_model();
-        for (std::size_t i = 0; i < model->parameters().size(); ++i) {
-          model->parameters()[i].copy_(fresh->parameters()[i]);
-        }
-        trainer.optimizer()->state().clear();
+        toy.trainer.throws = true;
+        EXPECT_THROW(toy.trainer.train(options), std::exception);
+        toy.trainer.throws = false;
+        toy.trainer.model().load_state_dict(Model(toy_model()).state_dict());
+        toy.optimizer->state().clear();
       }
-      trainer.train(options);
-      return copies_of(model->parameters());
+      toy.trainer.train(options);
+      return copies_of(toy.parameters());
     };
     EXPECT_TRUE(bit_equal(weights_of(true), weights_of(false)));
   }
 }
 
 TEST(DataParallelTest, GraphModeIsRefused) {
-  RankToy toy(together());
-  auto options = options_for(4 * num_ranks() * 2, 4);
-  options.execution_mode = ExecutionMode::graph;
   if (num_ranks() == 1) GTEST_SKIP() << "one rank can use graph mode";
+  RankToy toy(together());
+  auto options = epochs_of(2);
+  options.execution_mode = ExecutionMode::graph;
   EXPECT_ERROR(toy.trainer.train(options), "ExecutionMode::graph works in one process");
 }
 
 TEST(DataParallelTest, StartsFromTheWeightsOfRank0) {
   RankToy shared(together());
-  {
-    const torch::NoGradGuard no_grad;
-    for (auto& parameter : shared.parameters())
-      parameter.mul_(1.0 + static_cast<double>(this_rank()));
-  }
+  for (const auto& parameter : shared.parameters()) parameter.detach().mul_(1 + this_rank());
   RankToy single(alone());
-  expect_as_one_process(shared, single, options_for(4 * num_ranks() * 3, 4));
+  expect_as_one_process(shared, single, epochs_of(3));
 }
 
 TEST(DataParallelTest, UnevenDataNeitherHangsNorIsCountedTwice) {
@@ -175,89 +149,90 @@ TEST(DataParallelTest, UnevenDataNeitherHangsNorIsCountedTwice) {
 }
 
 TEST(DataParallelTest, DifferencesBetweenRanksAreErrorsAtStartUp) {
-  const int64_t rank = this_rank();
-  {
-    RankToy shared(together());
-    EXPECT_ERROR(shared.trainer.train({.train_dataset = toy_data(8 + rank), .num_epochs = 1}),
-                 "rank 1 has train_dataset.size() = 9, but rank 0 has train_dataset.size() = 8");
+  struct Case {
+    std::function<void(RankToy&, TrainOptions&)> change;  // on rank 1
+    std::string message;
+  };
+  const std::vector<Case> cases{
+      {[](RankToy&, TrainOptions& run) { run.train_dataset = toy_data(33); },
+       "train_dataset.size() = 33, but rank 0 has train_dataset.size() = 32"},
+      {[](RankToy&, TrainOptions& run) { run.eval_dataset = {}; },
+       "eval_dataset.size() = 0, but rank 0 has eval_dataset."},
+      {[](RankToy&, TrainOptions& run) { run.more_eval_datasets[0].dataset = toy_data(9); },
+       "evaluation data \"other\" of size 9"},
+      {[](RankToy&, TrainOptions& run) {
+         run.more_eval_datasets.push_back({"rare", toy_data(8)});
+       },
+       "evaluation data \"rare\" of size 8"},
+      {[](RankToy&, TrainOptions& run) { run.train_dataloader_options.seed = 1; },
+       "the loader's seed = 1"},
+      {[](RankToy&, TrainOptions& run) { run.gradient_clip_norm = 0.5; },
+       "gradient_clip_norm = 0.5, but rank 0 has gradient_clip_norm = none"},
+      {[](RankToy&, TrainOptions& run) { run.execution_mode = ExecutionMode::graph; },
+       "execution_mode = graph"},
+      {[](RankToy&, TrainOptions& run) { run.evaluate_before_training = true; },
+       "evaluate_before_training = true"},
+      {[](RankToy&, TrainOptions& run) { run.resume_from = "nowhere"; }, "resume_from = 1"},
+      {[](RankToy& toy, TrainOptions&) { toy.trainer.track_loss("box"); },
+       "tracked loss box, but rank 0 has"},
+      {[](RankToy& toy, TrainOptions&) { toy.model->push_back(torch::nn::Linear(3, 3)); },
+       "3.weight: Float[3, 3], trained, but rank 0 has nothing"},
+      {[](RankToy& toy, TrainOptions&) { toy.model->to(torch::kDouble); },
+       "0.weight: Double[5, 4], trained, but rank 0 has 0.weight: Float"},
+  };
+  for (const auto& [change, message] : cases) {
+    SCOPED_TRACE(message);
+    RankToy toy(together());
+    TrainOptions run{.train_dataset = toy_data(32),
+                     .num_epochs = 1,
+                     .eval_dataset = toy_data(8),
+                     .more_eval_datasets = {{"other", toy_data(8)}},
+                     .per_device_batch_size = 4,
+                     .train_dataloader_options = {.seed = 0}};
+    if (this_rank() == 1) change(toy, run);
+    EXPECT_ERROR(toy.trainer.train(run), "rank 1 has " + message);
   }
-  {
-    RankToy shared(together());
-    EXPECT_ERROR(shared.trainer.train({.train_dataset = toy_data(32),
-                                       .num_epochs = 1,
-                                       .train_dataloader_options = {.seed = uint64_t(rank)}}),
-                 "rank 1 has the loader's seed = 1");
-  }
-  {
-    RankToy shared(together());
-    EXPECT_ERROR(shared.trainer.train({.train_dataset = toy_data(8),
-                                       .num_epochs = 1,
-                                       .more_eval_datasets = {{"other", toy_data(8 + rank)}}}),
-                 "rank 1 has evaluation data \"other\" of size 9");
-  }
-  {
-    RankToy shared(together());
-    if (rank == 1) shared.model->push_back(torch::nn::Linear(3, 3));
-    EXPECT_ERROR(shared.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1}),
-                 "rank 1 has 3.weight: Float[3, 3], trained, but rank 0 has nothing");
-  }
-  {
-    RankToy shared(together());
-    if (rank == 1) shared.model->to(torch::kDouble);
-    EXPECT_ERROR(shared.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1}),
-                 "rank 1 has 0.weight: Double[5, 4], trained, but rank 0 has 0.weight: Float");
-  }
+  RankToy toy(together());
+  if (this_rank() == 1) toy.trainer.track_loss("box");
+  EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(8)}),
+               "the ranks differ in what to evaluate: rank 1 has tracked loss box");
 }
 
-class SaveAtUpdate : public Callback {
- public:
-  SaveAtUpdate(int64_t update, std::filesystem::path folder)
-      : update_(update), folder_(std::move(folder)) {}
-  void on_train_update_end(Trainer& trainer) override {
-    if (trainer.num_updates() == update_) trainer.save_training_state(folder_);
-  }
-
- private:
-  int64_t update_;
-  std::filesystem::path folder_;
-};
-
 TEST(DataParallelTest, ARunResumesOnTheSameOrAnotherNumberOfRanks) {
-  const int64_t n = num_ranks();
-  const TemporaryFolder own_folder;
-  const std::filesystem::path folder =
-      Accelerator(together()).broadcast_bytes((own_folder / "state").string());
-  auto options = options_for(4 * n * 6, 4);
+  const SharedFolder folder;
+  auto options = epochs_of(6);
   options.gradient_accumulation_steps = 2;
   RankToy whole(together());
   whole.trainer.train(options);
+  const auto losses_of = [](RankToy& toy) {
+    return toy.trainer.run_history().get_metric_values("train_loss_epoch");
+  };
 
-  RankToy first(together(), {std::make_shared<SaveAtUpdate>(4, folder)});  // in the second epoch
+  const auto save = [&](Trainer& trainer) { trainer.save_training_state(folder / "state"); };
+  RankToy first(together(), {std::make_shared<AtUpdate>(4, save)});  // in the second epoch
   first.trainer.train(options);
-  options.resume_from = folder;
-  {
-    RankToy second(together());
-    second.trainer.train(options);
-    EXPECT_TRUE(bit_equal(second.parameters(), whole.parameters()));
-    EXPECT_EQ(second.trainer.run_history().get_metric_values("train_loss_epoch"),
-              whole.trainer.run_history().get_metric_values("train_loss_epoch"));
-  }
-  options.per_device_batch_size *= n;
+  options.resume_from = folder / "state";
+  RankToy second(together());
+  second.trainer.train(options);
+  EXPECT_TRUE(bit_equal(second.parameters(), whole.parameters()));
+  EXPECT_EQ(losses_of(second), losses_of(whole));
+
+  options.per_device_batch_size *= num_ranks();
   RankToy single(alone());
   single.trainer.train(options);
   expect_close(single.parameters(), whole.parameters(), 1e-5);
   // The second epoch's loss includes the micro-steps that all ranks made before the state was
   // saved.
-  const auto losses = single.trainer.run_history().get_metric_values("train_loss_epoch");
-  const auto expected = whole.trainer.run_history().get_metric_values("train_loss_epoch");
+  const auto losses = losses_of(single);
+  const auto expected = losses_of(whole);
   ASSERT_EQ(losses.size(), expected.size());
   for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-5) << i;
-  options.per_device_batch_size /= n;
-  options.gradient_accumulation_steps *= n;
+
+  options.per_device_batch_size /= num_ranks();
+  options.gradient_accumulation_steps *= num_ranks();
   RankToy single_in_smaller_batches(alone());
   single_in_smaller_batches.trainer.train(options);
   expect_close(single_in_smaller_batches.parameters(), whole.parameters(), 1e-5);
-  Accelerator(together()).wait_for_everyone();  // before the folder is removed
 }
 
 }  // namespace

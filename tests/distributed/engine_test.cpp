@@ -9,22 +9,21 @@ namespace {
 
 constexpr int64_t kNumUpdates = 3;
 
-/// Data for `kNumUpdates` updates of two samples per rank, for `num_ranks` ranks.
-std::shared_ptr<DataLoader> loader_of(int64_t num_ranks, int64_t batch_size) {
-  return make_data_loader(toy_data(2 * num_ranks * kNumUpdates), {.batch_size = batch_size});
+/// Data for `kNumUpdates` updates of two samples per rank.
+std::shared_ptr<DataLoader> loader(int64_t batch_size = 2) {
+  return make_data_loader(toy_data(2 * num_ranks() * kNumUpdates), {.batch_size = batch_size});
 }
 
 struct RankEngine {
-  RankEngine(AcceleratorOptions accelerator, std::shared_ptr<DataLoader> loader,
-             EngineOptions options = {.num_epochs = 1})
-      : parts(initialize(model, toy_sgd(model), torch::nn::CrossEntropyLoss(), std::move(loader),
-                         make_data_loader(toy_data(5), {.batch_size = 2}), cosine({}),
-                         with(std::move(options), std::move(accelerator)))) {}
-
-  static EngineOptions with(EngineOptions options, AcceleratorOptions accelerator) {
-    options.accelerator = std::move(accelerator);
-    return options;
-  }
+  explicit RankEngine(AcceleratorOptions accelerator,
+                      std::shared_ptr<DataLoader> train_loader = loader(),
+                      int64_t accumulation_steps = 1)
+      : parts(initialize(model, toy_sgd(model), torch::nn::CrossEntropyLoss(),
+                         std::move(train_loader), make_data_loader(toy_data(5), {.batch_size = 2}),
+                         cosine({}),
+                         {.num_epochs = 1,
+                          .gradient_accumulation_steps = accumulation_steps,
+                          .accelerator = std::move(accelerator)})) {}
 
   void train() {
     parts.engine.train();
@@ -42,8 +41,8 @@ struct RankEngine {
 
 TEST(EngineRanksTest, TrainsLikeOneProcessWithAllSamples) {
   const Accelerator world(together());
-  RankEngine ranks(together(), loader_of(world.num_processes(), 2));
-  RankEngine one(alone(), loader_of(world.num_processes(), 2 * world.num_processes()));
+  RankEngine ranks(together());
+  RankEngine one(alone(), loader(2 * num_ranks()));
   for (RankEngine* each : {&ranks, &one}) {
     each->train();
     EXPECT_EQ(each->engine.num_updates(), kNumUpdates);
@@ -55,7 +54,7 @@ TEST(EngineRanksTest, TrainsLikeOneProcessWithAllSamples) {
 
 TEST(EngineRanksTest, EvaluatesEachSampleOnce) {
   const Accelerator world(together());
-  RankEngine ranks(together(), loader_of(world.num_processes(), 2));
+  RankEngine ranks(together());
   int64_t num_samples = 0;
   for (const Batch& batch : ranks.parts.eval_loader->batches(1)) num_samples += batch.size();
   EXPECT_EQ(world.reduce(torch::tensor({num_samples})).item<int64_t>(), 5);
@@ -64,9 +63,8 @@ TEST(EngineRanksTest, EvaluatesEachSampleOnce) {
 TEST(EngineRanksTest, AllRanksEvaluateWithTheStatisticsOfRank0) {
   const Accelerator world(together());
   torch::nn::Sequential model(torch::nn::BatchNorm1d(4));
-  auto parts =
-      initialize(model, std::make_shared<torch::optim::SGD>(model->parameters(), 0.1), {},
-                 loader_of(world.num_processes(), 2), nullptr, {}, {.accelerator = together()});
+  auto parts = initialize(model, std::make_shared<torch::optim::SGD>(model->parameters(), 0.1), {},
+                          loader(), nullptr, {}, {.accelerator = together()});
   parts.engine.train();
   for (const Batch& batch : parts.train_loader->batches(1)) {
     parts.engine.backward(parts.engine(batch).square().sum());
@@ -79,29 +77,24 @@ TEST(EngineRanksTest, AllRanksEvaluateWithTheStatisticsOfRank0) {
 TEST(EngineRanksTest, AStateUnderLocalSgdContainsTheWeightsOfEachRank) {
   const Accelerator world(together());
   const auto local = together({.local_sgd_interval = 1000});
-  RankEngine trained(local, loader_of(world.num_processes(), 2));
+  RankEngine trained(local);
   trained.train();
   const StateDict state = trained.engine.state_dict();
-  RankEngine resumed(local, loader_of(world.num_processes(), 2));
+  RankEngine resumed(local);
   resumed.engine.load_state_dict(state);
   EXPECT_TRUE(bit_equal(resumed.model->parameters(), trained.model->parameters()));
-  if (world.num_processes() > 1) {
-    EXPECT_FALSE(same_on_all_ranks(world, trained.model->parameters()));
-  }
+  EXPECT_EQ(same_on_all_ranks(world, trained.model->parameters()), num_ranks() == 1);
 }
 
 TEST(EngineRanksTest, OptionsThatDifferBetweenRanksAreAnError) {
   const Accelerator world(together());
-  const int64_t rank = world.process_index();
-  EXPECT_ERROR(RankEngine(together(), loader_of(world.num_processes(), 2),
-                          {.num_epochs = 1, .gradient_accumulation_steps = rank == 0 ? 2 : 1}),
+  const bool is_main = this_rank() == 0;
+  EXPECT_ERROR(RankEngine(together(), loader(), /*accumulation_steps=*/is_main ? 2 : 1),
                "gradient_accumulation_steps = ");
-  EXPECT_ERROR(RankEngine(together(), loader_of(world.num_processes() + rank, 2)),
-               "batches per epoch = ");
+  EXPECT_ERROR(RankEngine(together(), loader(is_main ? 2 : 1)), "batches per epoch = ");
   const auto with_eval_on_rank_0 = [&] {
     const auto model = toy_model();
-    initialize(model, toy_sgd(model), {}, loader_of(world.num_processes(), 2),
-               rank == 0 ? loader_of(world.num_processes(), 2) : nullptr, {},
+    initialize(model, toy_sgd(model), {}, loader(), is_main ? loader() : nullptr, {},
                {.accelerator = together()});
   };
   EXPECT_ERROR(with_eval_on_rank_0(), "an evaluation loader = ");

@@ -12,7 +12,6 @@
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "support/in_every_event.hpp"
-#include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::every_way_to_leave_test {
 namespace {
@@ -41,7 +40,7 @@ class LeaveAt : public InEveryEvent {
     if (++num_events != event_) return;
     place = c10::str(event, " after update ", trainer.num_updates());
     num_updates = trainer.num_updates();
-    if (trainer.accelerator().process_index() != trainer.accelerator().num_processes() - 1) return;
+    if (!is_last_rank()) return;
     if (way_ == Way::request_stop) return trainer.request_stop();
     throw StopTraining(StopReason::early_stop, "left");
   }
@@ -59,31 +58,23 @@ struct Outcome {
 
 class EveryWayToLeaveRanksTest : public ::testing::TestWithParam<Way> {
  protected:
-  EveryWayToLeaveRanksTest() {
-    root_ = Accelerator(together()).broadcast_bytes(own_.path().string());
-  }
-
   Outcome run(const std::shared_ptr<LeaveAt>& leave, const std::string& folder, bool is_resumed) {
     RankToy toy(together(), {leave, make<SaveTrainingState>({.directory = root_ / folder})});
-    const int64_t n = toy.trainer.accelerator().num_processes();
-    TrainOptions options{.train_dataset = toy_data(2 * n * 6),
-                         .num_epochs = 2,
-                         .eval_dataset = toy_data(2 * n + 1),
-                         .per_device_batch_size = 2,
-                         .gradient_accumulation_steps = 2,
-                         .create_scheduler_fn = cosine(),
-                         .train_dataloader_options = {.seed = 5}};
+    TrainOptions options = run_of({.updates_per_epoch = 6, .num_epochs = 2, .batch_size = 2});
+    options.eval_dataset = toy_data(2 * num_ranks() + 1);
+    options.gradient_accumulation_steps = 2;
+    options.create_scheduler_fn = cosine();
+    options.train_dataloader_options.seed = 5;
     if (is_resumed) options.resume_from = root_ / folder / "latest";
     toy.trainer.train(options);
-    toy.trainer.accelerator().wait_for_everyone();
+    toy.accelerator().wait_for_everyone();
     const RunHistory& history = toy.trainer.run_history();
     return {copies_of(toy.parameters()), history.get_metric_values("train_loss_epoch"),
             history.get_metric_values("eval_loss_epoch"), leave->counted()};
   }
 
   const SingleThread one_thread_;
-  TemporaryFolder own_;
-  std::filesystem::path root_;
+  const SharedFolder root_;
 };
 
 TEST_P(EveryWayToLeaveRanksTest, TheResumedRunEqualsTheUninterruptedOne) {
@@ -93,7 +84,7 @@ TEST_P(EveryWayToLeaveRanksTest, TheResumedRunEqualsTheUninterruptedOne) {
   // The last rank leaves. It has fewer evaluation batches than rank 0.
   const Accelerator accelerator(together());
   const auto of_last_rank = [&](const std::string& text) {
-    return accelerator.broadcast_bytes(text, accelerator.num_processes() - 1);
+    return accelerator.broadcast_bytes(text, num_ranks() - 1);
   };
   const int64_t num_events = std::stoll(of_last_rank(std::to_string(never->num_events)));
   for (int64_t event = 1; event <= num_events; event += stride) {
@@ -119,7 +110,6 @@ TEST_P(EveryWayToLeaveRanksTest, TheResumedRunEqualsTheUninterruptedOne) {
     EXPECT_EQ(resumed.eval_losses, whole.eval_losses);
     EXPECT_EQ(resumed.num_counted, whole.num_counted);
   }
-  accelerator.wait_for_everyone();  // before the folder is removed
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryWayToLeaveRanksTest,

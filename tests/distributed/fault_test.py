@@ -65,6 +65,16 @@ def shared_memory_of(process):
     return [link for link in links if link.startswith("/memfd:linkboy")]
 
 
+def is_listening(port):
+    """Whether a process listens on the port. Does not connect to it, which would disturb the process."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in pathlib.Path(table).read_text().splitlines()[1:]:
+            _, local, _, state = line.split()[:4]
+            if state == "0A" and int(local.split(":")[1], 16) == port:
+                return True
+    return False
+
+
 class FaultTest(unittest.TestCase):
     ENDLESS = {"epochs": 100000, "report": "report.jsonl", "report_updates": True, "batch_size": 8}
 
@@ -135,6 +145,12 @@ class FaultTest(unittest.TestCase):
                                 self.options(**{**changes, **(change or {}).get(rank, {})}), folder)
                 for rank in range(size)]
 
+    def start_endless(self, size, updates, timeout, folder="."):
+        """Starts ranks that train until they are stopped, and waits for this number of updates."""
+        processes = self.start_ranks(size, folder, distributed__timeout=f"{timeout}s", **self.ENDLESS)
+        self.wait_for_update(updates, processes, folder)
+        return processes
+
     def end(self, processes, seconds=60):
         """Waits until the processes have exited. Fails after `seconds` in total."""
         begin = time.monotonic()
@@ -171,16 +187,22 @@ class FaultTest(unittest.TestCase):
         lines = file.read_text().split("\n")[:-1] if file.exists() else []
         return [json.loads(line) for line in lines]
 
-    def wait_for_update(self, number, processes, folder="."):
+    def wait_until(self, condition, processes):
+        """Waits until `condition()` is true, and returns its value. Fails if a process ends, or after 60 s."""
         deadline = time.monotonic() + 60
-        while True:
-            done = [event["update"] for event in self.report(folder) if "update" in event]
-            if done and done[-1] >= number:
-                return done[-1]
+        while not (value := condition()):
             self.assertLess(time.monotonic(), deadline, self.last_words(processes))
             self.assertEqual([p.poll() for p in processes], [None] * len(processes),
                              self.last_words(processes))
             time.sleep(0.005)
+        return value
+
+    def wait_for_update(self, number, processes, folder="."):
+        """Returns the number of updates of the run once it is at least `number`."""
+        def updates_done():
+            done = [event["update"] for event in self.report(folder) if "update" in event]
+            return done[-1] if done and done[-1] >= number else None
+        return self.wait_until(updates_done, processes)
 
     @staticmethod
     def last_words(processes):
@@ -190,6 +212,9 @@ class FaultTest(unittest.TestCase):
         where = self.path / folder
         return sorted(str(p.relative_to(where)) for p in where.rglob("*")
                       if p.is_file() and p.suffix not in (".out", ".err"))
+
+    def weights(self, folder):
+        return (self.path / folder / "output" / "final.pt").read_bytes()
 
     def assert_names(self, victim, processes, seconds):
         others = [rank for rank in range(len(processes)) if rank != victim]
@@ -220,8 +245,7 @@ class LaunchTest(FaultTest):
             with self.subTest(launcher=name):
                 self.assertEqual(output, ended[0].output)
                 self.assertEqual(self.files(name), ["output/final.pt", "report.jsonl"])
-                self.assertEqual((self.path / name / "output" / "final.pt").read_bytes(),
-                                 (self.path / "hand" / "output" / "final.pt").read_bytes())
+                self.assertEqual(self.weights(name), self.weights("hand"))
 
         whole = self.start(command_of(self.options(**self.OPTIONS, batch_size=64)), folder="one")
         self.assertEqual(self.end_well([whole])[0].output, ended[0].output)
@@ -271,40 +295,31 @@ class LostRankTest(FaultTest):
     def test_a_killed_rank_is_named_by_all_others(self):
         for victim in (1, 2, 0):
             with self.subTest(victim=victim):
-                folder = f"victim{victim}"
-                processes = self.start_ranks(3, folder=folder, distributed__timeout="10s", **self.ENDLESS)
-                self.wait_for_update(150, processes, folder)
+                processes = self.start_endless(3, updates=150, timeout=10, folder=f"victim{victim}")
                 processes[victim].kill()
                 self.assert_names(victim, processes, 10 + SLACK)
 
     def test_a_killed_rank_is_named_by_ranks_that_are_not_its_neighbours(self):
         # Rank 1 may notice the loss only after ranks 0 and 2 have ended because of it.
-        processes = self.start_ranks(4, distributed__timeout="10s", **self.ENDLESS)
-        self.wait_for_update(20, processes)
+        processes = self.start_endless(4, updates=20, timeout=10)
         processes[3].kill()
         self.assert_names(3, processes, 10 + SLACK)
 
-    def check_stopped(self, victim):
-        processes = self.start_ranks(3, distributed__timeout="3s", **self.ENDLESS)
-        self.wait_for_update(150, processes)
-        processes[victim].send_signal(signal.SIGSTOP)
-        self.assert_names(victim, processes, 3 + SLACK)
-        self.assertIsNone(processes[victim].poll())
-
+    # TCPStore's clients do not have a timeout for an answer of rank 0.
     def test_a_stopped_rank_is_named_after_the_timeout(self):
-        self.check_stopped(victim=2)
-
-    # TCPStore's clients do not have a timeout for an answer.
-    def test_a_stopped_rank_0_is_named_after_the_timeout(self):
-        self.check_stopped(victim=0)
+        for victim in (2, 0):
+            with self.subTest(victim=victim):
+                processes = self.start_endless(3, updates=150, timeout=3, folder=f"victim{victim}")
+                processes[victim].send_signal(signal.SIGSTOP)
+                self.assert_names(victim, processes, 3 + SLACK)
+                self.assertIsNone(processes[victim].poll())
 
 
 class SharedMemoryFaultTest(FaultTest):
     """Two ranks on one host that average gradients through shared memory."""
 
     def start_two(self, timeout, folder="."):
-        processes = self.start_ranks(2, folder=folder, distributed__timeout=f"{timeout}s", **self.ENDLESS)
-        self.wait_for_update(150, processes, folder)
+        processes = self.start_endless(2, updates=150, timeout=timeout, folder=folder)
         for process in processes:  # for the gradients and the stop agreement
             self.assertEqual(len(shared_memory_of(process)), 2)
         return processes
@@ -327,7 +342,7 @@ class SharedMemoryFaultTest(FaultTest):
     def test_the_others_wait_for_a_rank_that_continues_within_the_timeout(self):
         processes = self.start_two(timeout=30)
         processes[1].send_signal(signal.SIGSTOP)
-        time.sleep(3)
+        time.sleep(3)  # longer than the 2 s after which a silent rank counts as lost
         processes[1].send_signal(signal.SIGCONT)
         done = self.wait_for_update(0, processes)
         self.wait_for_update(done + 50, processes)
@@ -336,20 +351,17 @@ class SharedMemoryFaultTest(FaultTest):
 
 
 class DifferentRankTest(FaultTest):
-    def check(self, option, value, *texts):
-        processes = self.start_ranks(3, change={1: {option: value}}, distributed__timeout="30s")
-        for rank, ended in enumerate(self.end(processes, 20)):
-            self.assert_error(ended, rank, "the ranks differ in ", "rank 1 has ", *texts)
-        self.assertEqual(self.files(), [])
-
-    def test_another_model_is_an_error_on_all_ranks(self):
-        self.check("model", "cnn", "0.weight: ")
-
-    def test_another_data_set_length_is_an_error_on_all_ranks(self):
-        self.check("limit_train", 2559, "train_dataset.size() = 2559", "= 2560")
-
-    def test_another_batch_size_is_an_error_on_all_ranks(self):
-        self.check("batch_size", 31, "per_device_batch_size = 31", "= 32")
+    def test_another_option_on_one_rank_is_an_error_on_all_ranks(self):
+        for option, value, *texts in (
+            ("model", "cnn", "0.weight: "),
+            ("limit_train", 2559, "train_dataset.size() = 2559", "= 2560"),
+            ("batch_size", 31, "per_device_batch_size = 31", "= 32"),
+        ):
+            with self.subTest(option):
+                processes = self.start_ranks(3, option, change={1: {option: value}}, distributed__timeout="30s")
+                for rank, ended in enumerate(self.end(processes, 20)):
+                    self.assert_error(ended, rank, "the ranks differ in ", "rank 1 has ", *texts)
+                self.assertEqual(self.files(option), [])
 
     def test_wrong_usage_names_the_rank(self):
         ended = self.end(self.start_ranks(2, lr="much"), 20)
@@ -361,42 +373,37 @@ class DifferentRankTest(FaultTest):
 
 
 class StartTest(FaultTest):
+    def start_waiting(self, rank, size, port, timeout):
+        return self.start_rank(rank, size, port, self.options(distributed__timeout=f"{timeout}s"))
+
     def test_an_occupied_port_is_an_error_that_names_the_port(self):
         with socket.socket() as other:
             other.bind(("0.0.0.0", 0))
             other.listen()
             port = other.getsockname()[1]
-            process = self.start_rank(0, 2, port, self.options(distributed__timeout="30s"))
-            ended = self.end([process], 20)[0]
+            ended = self.end([self.start_waiting(0, 2, port, timeout=30)], 20)[0]
         self.assert_error(ended, 0, f"rank 0 cannot listen on port {port}",
                           "address already in use")
 
     # TCPStore's client does not have a timeout for an answer.
-    def test_a_port_that_does_not_answer_as_a_store_is_an_error(self):
-        with socket.socket() as other:
-            other.bind(("127.0.0.1", 0))
-            other.listen()
-            port = other.getsockname()[1]
-            process = self.start_rank(1, 2, port, self.options(distributed__timeout="2s"))
-            ended = self.end([process], 2 + SLACK)[0]
-        self.assert_error(ended, 1, f"rank 0 did not answer at 127.0.0.1:{port} in 2 s")
-
-    def check_missing(self, *ranks):
-        port = free_port()
-        processes = []
-        for rank in (0, 1):
-            processes.append(self.start_rank(rank, 3, port, self.options(distributed__timeout="2s")))
-            time.sleep(0.5)
-        ended = self.end(processes, 2 + SLACK)
-        for rank in ranks:
-            self.assert_error(ended[rank], rank, "of 3 ranks, rank 2 did not arrive in 2 s")
-
-    def test_a_rank_that_never_arrives_is_named(self):
-        self.check_missing(0)
+    def test_a_port_without_a_store_is_an_error(self):
+        for listens in (True, False):
+            with self.subTest(listens=listens), socket.socket() as other:
+                other.bind(("127.0.0.1", 0))
+                if listens:
+                    other.listen()
+                port = other.getsockname()[1]
+                ended = self.end([self.start_waiting(1, 2, port, timeout=2)], 2 + SLACK)[0]
+                self.assert_error(ended, 1, f"rank 0 did not answer at 127.0.0.1:{port} in 2 s")
 
     # Rank 0 fails first, and its store ends with it.
     def test_a_rank_that_never_arrives_is_named_by_all(self):
-        self.check_missing(1)
+        port = free_port()
+        first = self.start_waiting(0, 3, port, timeout=2)
+        self.wait_until(lambda: is_listening(port), [first])
+        ended = self.end([first, self.start_waiting(1, 3, port, timeout=2)], 2 + SLACK)
+        for rank, one in enumerate(ended):
+            self.assert_error(one, rank, "of 3 ranks, rank 2 did not arrive in 2 s")
 
     # Without the check, rank 0 would wait until the timeout for a rank that was not started.
     def test_contradictory_world_sizes_are_an_immediate_error(self):
@@ -404,19 +411,15 @@ class StartTest(FaultTest):
             for first in (0, 1):
                 with self.subTest(sizes=sizes, first=first):
                     port = free_port()
-                    processes = {}
-                    for rank in (first, 1 - first):
-                        processes[rank] = self.start_rank(rank, sizes[rank], port,
-                                                          self.options(distributed__timeout="60s"))
-                        time.sleep(0.5)
+                    processes = {first: self.start_waiting(first, sizes[first], port, timeout=60)}
+                    if first == 0:
+                        self.wait_until(lambda: is_listening(port), processes.values())
+                    else:
+                        time.sleep(0.5)  # a refused connection leaves no trace
+                    processes[1 - first] = self.start_waiting(1 - first, sizes[1 - first], port, timeout=60)
                     for rank, one in enumerate(self.end([processes[0], processes[1]], SLACK)):
                         self.assert_error(one, rank, "WORLD_SIZE is ", f"{sizes[0]} on rank 0",
                                           f"{sizes[1]} on rank 1")
-
-    def test_a_port_without_a_listener_is_an_error(self):
-        port = free_port()
-        ended = self.end([self.start_rank(1, 2, port, self.options(distributed__timeout="2s"))], 2 + SLACK)[0]
-        self.assert_error(ended, 1, f"rank 0 did not answer at 127.0.0.1:{port} in 2 s")
 
     def test_an_invalid_environment_is_an_immediate_error(self):
         for variables, text in (
@@ -427,12 +430,8 @@ class StartTest(FaultTest):
             ({"WORLD_SIZE": None}, "WORLD_SIZE is not set"),
         ):
             with self.subTest(**variables):
-                port = variables.get("MASTER_PORT", free_port())
-                process = self.start_rank(0, 2, port, self.options(),
-                                          **{k: v for k, v in variables.items()
-                                             if k != "MASTER_PORT"})
-                ended = self.end([process], 10)[0]
-                self.assert_error(ended, variables.get("RANK", 0), text)
+                process = self.start_rank(0, 2, free_port(), self.options(), **variables)
+                self.assert_error(self.end([process], 10)[0], variables.get("RANK", 0), text)
 
 
 class ResumeTest(FaultTest):
@@ -443,11 +442,22 @@ class ResumeTest(FaultTest):
     STATES = {"save_every_updates": 20, "resume_from": "latest"}
     _uninterrupted = None
 
-    def uninterrupted_weights(self):
+    def check_weights(self, folder):
         if ResumeTest._uninterrupted is None:
             self.end_well(self.start_ranks(2, folder="uninterrupted", **self.RUN))
-            ResumeTest._uninterrupted = (self.path / "uninterrupted" / "output" / "final.pt").read_bytes()
-        return ResumeTest._uninterrupted
+            ResumeTest._uninterrupted = self.weights("uninterrupted")
+        self.assertEqual(self.weights(folder), self._uninterrupted)
+
+    def start_under_torchrun(self, folder, *options):
+        """Starts two ranks, and waits until they have saved four states."""
+        run = command_of(self.options(**self.RUN, **self.STATES))
+        process = self.start([*self.two_ranks(), *options, *run], folder=folder)
+        self.wait_for_update(90, [process], folder)
+        return process
+
+    def process_of_rank(self, rank):
+        (process,) = processes_with(self.tag, f"RANK={rank}")
+        return process
 
     def check_that_it_continues(self, folder, num_updates):
         """Resumes without a launcher. Expects the run to continue after the given number of updates."""
@@ -456,8 +466,7 @@ class ResumeTest(FaultTest):
         ended = self.end_well(self.start_ranks(2, folder=folder, **self.RUN, **self.STATES))
         self.assertRegex(ended[0].output, "Resumed training state from output/states/state-[0-9]+ "
                          rf"\(epoch \d+, update {num_updates}\)")
-        self.assertEqual((self.path / folder / "output" / "final.pt").read_bytes(),
-                         self.uninterrupted_weights())
+        self.check_weights(folder)
 
     def stopped_after(self, output):
         found = re.search(r"stopped (?:on request|by signal \d+ \(\w+\)) after update (\d+)", output)
@@ -480,44 +489,29 @@ class ResumeTest(FaultTest):
                 self.assertEqual(self.report(folder)[-2]["update"], num_updates)
                 self.check_that_it_continues(folder, num_updates)
 
-    def test_sigterm_to_one_rank_under_torchrun_stops_all(self):
-        process = self.start([*self.two_ranks(), *command_of(self.options(**self.RUN, **self.STATES))],
-                             folder="run")
-        self.wait_for_update(90, [process], "run")
-        (victim,) = processes_with(self.tag, "RANK=1")
-        os.kill(victim, signal.SIGTERM)
-        ended = self.end([process])[0]
-        self.assertNotEqual(ended.status, 0)
-        self.assertEqual(processes_with(self.tag), [])
-        self.check_that_it_continues("run", self.stopped_after(ended.output))
-
-    def test_sigterm_to_torchrun_stops_all(self):
-        process = self.start([*self.two_ranks(), *command_of(self.options(**self.RUN, **self.STATES))],
-                             folder="run")
-        self.wait_for_update(90, [process], "run")
-        process.send_signal(signal.SIGTERM)
-        ended = self.end([process])[0]
-        self.assertNotEqual(ended.status, 0)
-        self.assertEqual(processes_with(self.tag), [])
-        self.check_that_it_continues("run", self.stopped_after(ended.output))
+    def test_sigterm_to_torchrun_or_one_of_its_ranks_stops_all(self):
+        for victim in ("torchrun", "rank1"):
+            with self.subTest(victim=victim):
+                process = self.start_under_torchrun(victim)
+                os.kill(process.pid if victim == "torchrun" else self.process_of_rank(1), signal.SIGTERM)
+                ended = self.end([process])[0]
+                self.assertNotEqual(ended.status, 0)
+                self.assertEqual(processes_with(self.tag), [])
+                self.check_that_it_continues(victim, self.stopped_after(ended.output))
 
     def test_torchrun_restarts_a_killed_run_which_ends_with_the_same_weights(self):
         for victim in (0, 1):
             with self.subTest(victim=victim):
                 folder = f"victim{victim}"
-                run = command_of(self.options(**self.RUN, **self.STATES))
-                process = self.start([*self.two_ranks(), "--max-restarts", "1", *run], folder=folder)
-                self.wait_for_update(90, [process], folder)
-                (pid,) = processes_with(self.tag, f"RANK={victim}")
-                os.kill(pid, signal.SIGKILL)
+                process = self.start_under_torchrun(folder, "--max-restarts", "1")
+                os.kill(self.process_of_rank(victim), signal.SIGKILL)
                 ended = self.end([process])[0]
                 self.assertEqual(ended.status, 0, ended.error)
                 resumed = re.search(r"Resumed training state from \S+ \(epoch \d+, update (\d+)\)",
                                     ended.output)
                 self.assertIsNotNone(resumed, ended.output)
                 self.assertGreaterEqual(int(resumed[1]), 80)
-                self.assertEqual((self.path / folder / "output" / "final.pt").read_bytes(),
-                                 self.uninterrupted_weights())
+                self.check_weights(folder)
 
 
 class TwoHostsTest(FaultTest):

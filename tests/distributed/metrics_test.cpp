@@ -17,18 +17,13 @@ namespace {
 constexpr int64_t kNumClasses = 7;
 constexpr int64_t kNumBatches = 11;
 
-struct Values {
-  torch::Tensor outputs;
-  torch::Tensor targets;
-};
-
-Values batch_number(int64_t batch) {
+std::pair<torch::Tensor, torch::Tensor> batch_number(int64_t batch) {
   torch::manual_seed(static_cast<uint64_t>(batch));
   return {torch::rand({3 + batch % 4, kNumClasses}),
           torch::randint(kNumClasses, {3 + batch % 4}, torch::kLong)};
 }
 
-class MetricsTest : public ::testing::Test {
+class MetricsTest : public GroupTest {
  protected:
   /// Returns the rank that gets the batch. Rank 0 gets most of them; the last of several ranks gets
   /// none.
@@ -44,24 +39,25 @@ class MetricsTest : public ::testing::Test {
     Kind metric(options...);
     Kind of_all(options...);
     for (int64_t batch = 0; batch < kNumBatches; ++batch) {
-      const auto values = batch_number(batch);
-      of_all.update(values.outputs, values.targets);
-      if (owner_of(batch) == rank) metric.update(values.outputs, values.targets);
+      const auto [outputs, targets] = batch_number(batch);
+      of_all.update(outputs, targets);
+      if (owner_of(batch) == rank) metric.update(outputs, targets);
     }
     const auto value = metric.compute(group);
     const auto expected = of_all.compute();
     EXPECT_TRUE(torch::equal(value, expected)) << value << expected;
     EXPECT_TRUE(torch::equal(metric.compute(group), value)) << "compute changed the state";
   }
+};
 
-  Accelerator accelerator{together()};
-  const ProcessGroup& group = accelerator.process_group();
-  const int64_t rank = group.rank();
-  const int64_t size = group.size();
+/// A metric whose value is its only state.
+class StateMetric : public Metric {
+ protected:
+  at::Tensor value_of(const std::vector<at::Tensor>& states) const override { return states[0]; }
 };
 
 /// The minimum or maximum score of each class.
-class Extremes : public Metric {
+class Extremes : public StateMetric {
  public:
   explicit Extremes(bool is_max) : is_max_(is_max) {
     const double none = is_max ? -1e300 : 1e300;
@@ -75,9 +71,6 @@ class Extremes : public Metric {
     state(0) = is_max_ ? torch::maximum(state(0), scores.amax(0))
                        : torch::minimum(state(0), scores.amin(0));
   }
-
- protected:
-  at::Tensor value_of(const std::vector<at::Tensor>& states) const override { return states[0]; }
 
  private:
   bool is_max_;
@@ -107,17 +100,14 @@ class SortedRows : public Metric {
 };
 
 /// The rank that each row comes from.
-class RowOwners : public Metric {
+class RowOwners : public StateMetric {
  public:
   RowOwners() { add_state("ranks", torch::empty({0}, torch::kLong), Merge::concatenate); }
   void update(const at::Tensor& ranks, const at::Tensor&) override { append(0, ranks); }
-
- protected:
-  at::Tensor value_of(const std::vector<at::Tensor>& states) const override { return states[0]; }
 };
 
 /// Counts violations in the same way as for batches on a device.
-class CountsNegatives : public Metric {
+class CountsNegatives : public StateMetric {
  public:
   CountsNegatives() {
     add_state("sum", torch::zeros({}, torch::kLong), Merge::sum);
@@ -126,9 +116,6 @@ class CountsNegatives : public Metric {
   void update(const at::Tensor& outputs, const at::Tensor&) override {
     count_violations(0, outputs < 0);
   }
-
- protected:
-  at::Tensor value_of(const std::vector<at::Tensor>& states) const override { return states[0]; }
 };
 
 TEST_F(MetricsTest, CountsOfAllRanksAddUp) {
@@ -173,8 +160,8 @@ TEST_F(MetricsTest, AViolationOnOneRankIsAnErrorOnAll) {
 
 TEST_F(MetricsTest, ARankWithoutAGroupHasItsOwnValue) {
   CountsNegatives metric;
-  if (rank == 0) metric.update(torch::tensor({-1}), {});
   if (rank == 0) {
+    metric.update(torch::tensor({-1}), {});
     EXPECT_ERROR(metric.compute(), "1 values");
   } else {
     EXPECT_NO_THROW(metric.compute());

@@ -6,16 +6,17 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <limits>
 #include <random>
-#include <stdexcept>
+#include <set>
 #include <thread>
 
 #include "distributed/ranks.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "support/every_callback.hpp"
+#include "support/expect_error.hpp"
 #include "support/in_every_event.hpp"
-#include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::random_ranks_test {
 namespace {
@@ -50,8 +51,8 @@ class Draw {
 struct Case {
   AcceleratorOptions accelerator;
   TrainOptions train;
-  std::vector<std::string> callbacks;
-  std::vector<std::string> reduce_in;  // events in which a callback makes a collective call
+  std::set<std::string> callbacks;
+  std::set<std::string> reduce_in;  // events in which a callback makes a collective call
   bool gathers_in_evaluation = false;
   Fault fault = Fault::none;
   int64_t fault_rank = 0;
@@ -65,19 +66,10 @@ Case make_case(uint64_t seed, int64_t num_ranks) {
   Draw draw(seed);
   Case made;
   DistributedOptions distributed;
-  switch (draw.below(5)) {
-    case 0:
-      distributed.zero_stage = draw.between(1, 2);
-      break;
-    case 1:
-      distributed.local_sgd_interval = draw.between(1, 3);
-      break;
-    case 2:
-      distributed.compression = from_text<Compression>(draw.one_of({"fp16", "bf16"}));
-      break;
-    default:
-      break;
-  }
+  const int64_t way = draw.below(5);
+  if (way == 0) distributed.zero_stage = draw.between(1, 2);
+  if (way == 1) distributed.local_sgd_interval = draw.between(1, 3);
+  if (way == 2) distributed.compression = draw.one_of({Compression::fp16, Compression::bf16});
   distributed.broadcast_buffers = !draw.one_in(4);
   distributed.find_unused_parameters = draw.one_in(4);
   made.accelerator = together(distributed);
@@ -107,18 +99,15 @@ Case make_case(uint64_t seed, int64_t num_ranks) {
         cosine({.warmup_updates = 0.5 * placeholders::num_updates_per_epoch});
   }
 
-  std::vector<std::string> names;
-  for (const auto& callback : every_callback()) names.push_back(callback.name);
-  const std::vector<std::string> left_out{"profiler",        "fast-dev-run",   "limit-batches",
-                                          "overfit-batches", "wsd-checkpoint", "track-run",
-                                          "stop-on-signal",  "progress-bar",   "model-summary"};
-  for (const std::string& name : names) {
-    const bool is_left_out = std::find(left_out.begin(), left_out.end(), name) != left_out.end();
-    if (draw.one_in(4) && !is_left_out) made.callbacks.push_back(name);
+  const std::set<std::string> left_out{"profiler",        "fast-dev-run",   "limit-batches",
+                                       "overfit-batches", "wsd-checkpoint", "track-run",
+                                       "stop-on-signal",  "progress-bar",   "model-summary"};
+  for (const auto& callback : every_callback()) {
+    if (draw.one_in(4) && !left_out.contains(callback.name)) made.callbacks.insert(callback.name);
   }
-  for (const char* event : kEvents) {
-    const bool is_uneven = std::string_view(event).starts_with("eval_step");
-    if (draw.one_in(4) && !is_uneven) made.reduce_in.emplace_back(event);
+  for (const std::string event : kEvents) {
+    const bool is_uneven = event.starts_with("eval_step");
+    if (draw.one_in(4) && !is_uneven) made.reduce_in.insert(event);
   }
   made.gathers_in_evaluation = draw.one_in(2);
 
@@ -128,6 +117,9 @@ Case make_case(uint64_t seed, int64_t num_ranks) {
   made.fault_at = draw.between(1, 4);
   made.other_option = draw.below(8);
 
+  const auto list = [](const std::set<std::string>& names) {
+    return names.empty() ? "none" : c10::Join(" ", names);
+  };
   made.text = c10::str(
       "case ", seed, ": zero_stage ", distributed.zero_stage, ", local_sgd_interval ",
       distributed.local_sgd_interval, ", compression ", to_text(distributed.compression),
@@ -136,11 +128,9 @@ Case make_case(uint64_t seed, int64_t num_ranks) {
       train.gradient_accumulation_steps, ", evaluation of ",
       train.eval_dataset ? train.eval_dataset.size() : 0, " and ", train.more_eval_datasets.size(),
       " more, fault ", kFaults[static_cast<int>(made.fault)], " on rank ", made.fault_rank, " in ",
-      made.fault_event, " ", made.fault_at, " (option ", made.other_option, "), callbacks");
-  for (const auto& name : made.callbacks) made.text += " " + name;
-  made.text += ", reduces in";
-  for (const auto& event : made.reduce_in) made.text += " " + event;
-  if (made.gathers_in_evaluation) made.text += ", gathers in evaluation";
+      made.fault_event, " ", made.fault_at, " (option ", made.other_option,
+      "), callbacks: ", list(made.callbacks), ", reduces in: ", list(made.reduce_in),
+      made.gathers_in_evaluation ? ", gathers in evaluation" : "");
   return made;
 }
 
@@ -155,15 +145,14 @@ class Act : public InEveryEvent {
 
  private:
   void see(const std::string& event, Trainer& trainer) override {
-    const auto& reduce_in = case_.reduce_in;
-    if (std::find(reduce_in.begin(), reduce_in.end(), event) != reduce_in.end()) {
+    if (case_.reduce_in.contains(event)) {
       // The counts must be the same on all ranks in every event in which a callback can read them.
       const auto own = torch::tensor({trainer.num_updates(), trainer.micro_step()});
       const auto most = trainer.accelerator().reduce(own, ReduceOp::max);
       EXPECT_TRUE(torch::equal(own, most)) << own << most;
     }
     if (event != case_.fault_event || ++count_ != case_.fault_at) return;
-    if (trainer.accelerator().process_index() != case_.fault_rank) return;
+    if (this_rank() != case_.fault_rank) return;
     if (case_.fault == Fault::request_stop) trainer.request_stop();
     if (case_.fault == Fault::stop_training) throw StopTraining(StopReason::early_stop, "enough");
   }
@@ -195,53 +184,41 @@ class FaultyTrainer : public QuietTrainer {
  private:
   bool is_due(Fault fault) {
     return case_.fault == fault && num_micro_steps_ + 1 == case_.fault_at &&
-           accelerator().process_index() == case_.fault_rank;
+           this_rank() == case_.fault_rank;
   }
 
   const Case& case_;
   int64_t num_micro_steps_ = 0;
 };
 
-/// Changes an option on the faulty rank. The error must name it.
-void change_option(Case& made) {
-  TrainOptions& train = made.train;
-  switch (made.other_option) {
-    case 0:
+/// The options that can differ on the faulty rank. The error must name the rank.
+const std::vector<std::function<void(TrainOptions&, DistributedOptions&)>> kOtherOptions{
+    [](TrainOptions& train, DistributedOptions&) {
       train.eval_dataset = train.eval_dataset ? Dataset() : Dataset(toy_data(4));
-      break;
-    case 1:
+    },
+    [](TrainOptions& train, DistributedOptions&) {
       train.train_dataset = toy_data(train.train_dataset.size() + 1);
-      break;
-    case 2:
+    },
+    [](TrainOptions& train, DistributedOptions&) {
       train.more_eval_datasets.push_back({"another", toy_data(3)});
-      break;
-    case 3:
+    },
+    [](TrainOptions& train, DistributedOptions&) {
       train.gradient_clip_norm = train.gradient_clip_norm ? std::nullopt : std::optional(0.3);
-      break;
-    case 4:
-      ++train.gradient_accumulation_steps;
-      break;
-    case 5:
-      train.evaluate_before_training = !train.evaluate_before_training;
-      break;
-    case 6:
-      made.accelerator.distributed.broadcast_buffers ^= true;
-      break;
-    default:
-      ++train.per_device_batch_size;
-      break;
-  }
-}
+    },
+    [](TrainOptions& train, DistributedOptions&) { ++train.gradient_accumulation_steps; },
+    [](TrainOptions& train, DistributedOptions&) { train.evaluate_before_training ^= true; },
+    [](TrainOptions&, DistributedOptions& distributed) { distributed.broadcast_buffers ^= true; },
+    [](TrainOptions& train, DistributedOptions&) { ++train.per_device_batch_size; }};
 
 /// Returns a text about the run's outcome on this rank, for a comparison between the ranks.
-std::string run(Case made, int64_t rank, const std::filesystem::path& folder) {
-  if (made.fault == Fault::other_option && rank == made.fault_rank) change_option(made);
+std::string run(Case made, const std::filesystem::path& folder) {
+  if (made.fault == Fault::other_option && this_rank() == made.fault_rank) {
+    kOtherOptions.at(made.other_option)(made.train, made.accelerator.distributed);
+  }
   const auto model = toy_model();
   CallbackList callbacks{std::make_shared<Act>(made)};
   for (const auto& callback : every_callback()) {
-    const auto& names = made.callbacks;
-    if (std::find(names.begin(), names.end(), callback.name) == names.end()) continue;
-    callbacks.push_back(callback.make(folder, model));
+    if (made.callbacks.contains(callback.name)) callbacks.push_back(callback.make(folder, model));
   }
   try {
     FaultyTrainer trainer(model, std::move(callbacks), made);
@@ -265,7 +242,6 @@ std::string run(Case made, int64_t rank, const std::filesystem::path& folder) {
 TEST(RandomRanksTest, EveryRunEndsTheSameWayOnAllRanks) {
   using Clock = std::chrono::steady_clock;
   const Accelerator accelerator(together());
-  const int64_t n = accelerator.num_processes();
   const auto number = [](const char* name, int64_t otherwise) {
     const char* text = std::getenv(name);
     return text != nullptr ? std::atoll(text) : otherwise;
@@ -277,72 +253,58 @@ TEST(RandomRanksTest, EveryRunEndsTheSameWayOnAllRanks) {
   for (int64_t seed = first;; ++seed) {
     const bool goes_on = time.count() > 0 ? Clock::now() < end : seed < first + kNumCases;
     if (accelerator.broadcast_bytes(goes_on ? "on" : "").empty()) break;
-    const TemporaryFolder own_folder;
-    const std::filesystem::path folder = accelerator.broadcast_bytes(own_folder.path().string());
-    const Case made = make_case(static_cast<uint64_t>(seed), n);
+    const SharedFolder folder;
+    const Case made = make_case(static_cast<uint64_t>(seed), num_ranks());
     SCOPED_TRACE(made.text);
-    const std::string mine = run(made, accelerator.process_index(), folder);
+    const std::string mine = run(made, folder.path());
     const auto all = accelerator.all_gather_bytes(mine);
     EXPECT_EQ(mine.find(" failed: "), std::string::npos) << mine;  // no collective call failed
-    for (int64_t rank = 1; rank < n; ++rank) EXPECT_EQ(all[rank], all[0]) << "rank " << rank;
+    for (int64_t rank = 1; rank < num_ranks(); ++rank) {
+      EXPECT_EQ(all[rank], all[0]) << "rank " << rank;
+    }
     if (made.fault == Fault::other_option) {
       const int64_t named = std::max<int64_t>(made.fault_rank, 1);  // rank 0 is the other one
       EXPECT_NE(mine.find("the ranks differ in "), std::string::npos) << mine;
       EXPECT_NE(mine.find(c10::str("rank ", named, " has ")), std::string::npos) << mine;
     }
-    accelerator.wait_for_everyone();  // before the folder is removed
     if (::testing::Test::HasFailure()) break;
   }
 }
 
-/// Throws an exception on one rank in the given event.
-class ThrowIn : public InEveryEvent {
- public:
-  ThrowIn(std::string event, int64_t rank, int64_t at)
-      : event_(std::move(event)), rank_(rank), at_(at) {}
-
- private:
-  void see(const std::string& event, Trainer& trainer) override {
-    if (event != event_ || trainer.accelerator().process_index() != rank_) return;
-    if (++count_ == at_) throw std::runtime_error("no such file");
-  }
-
-  std::string event_;
-  int64_t rank_;
-  int64_t at_;
-  int64_t count_ = 0;
-};
-
 TEST(RandomRanksTest, TheOtherRanksReportAnExceptionOfOneRank) {
-  const int64_t n = Accelerator(together()).num_processes();
-  constexpr int64_t kNumCases = 3;
-  for (int64_t seed = 1; seed <= kNumCases; ++seed) {
-    Draw draw(static_cast<uint64_t>(seed));
+  const TemporaryFolder own_folder;
+  const std::filesystem::path folder =
+      Accelerator(together()).broadcast_bytes(own_folder.path().string());
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    Draw draw(seed);
     const std::string event = kEvents[draw.below(12)];
-    const int64_t rank = draw.below(n);
+    const int64_t rank = draw.below(num_ranks());
     SCOPED_TRACE(c10::str("case ", seed, ": rank ", rank, " throws in ", event));
+    const bool is_mine = this_rank() == rank;
+    const auto throws =
+        in_every_event([&, left = draw.between(1, 2)](const std::string& name, Trainer&) mutable {
+          if (is_mine && name == event && --left == 0) throw std::runtime_error("no such file");
+        });
     AcceleratorOptions options = together();
     options.distributed.timeout = std::chrono::seconds(2);
-    std::string what;
-    {
-      RankToy toy(options, {std::make_shared<ThrowIn>(event, rank, draw.between(1, 2))});
-      const bool is_mine = toy.trainer.accelerator().process_index() == rank;
-      try {
-        toy.trainer.train({.train_dataset = toy_data(4 * n * 3),
-                           .num_epochs = 2,
-                           .eval_dataset = toy_data(4 * n * 2),
-                           .per_device_batch_size = 4});
-      } catch (const std::exception& error) {
-        what = error.what();
+    RankToy toy(options, {throws});
+    TrainOptions run = run_of({.updates_per_epoch = 3, .num_epochs = 2});
+    run.eval_dataset = toy_data(4 * num_ranks() * 2);
+    EXPECT_ERROR_AS(std::exception, toy.trainer.train(run),
+                    is_mine ? "no such file" : c10::str("rank ", rank, " failed: no such"));
+    // The rank stays alive until the others have noticed, like a program that catches the
+    // exception.
+    const auto sign_of = [&](int64_t other) { return folder / c10::str(seed, "-", other); };
+    std::ofstream(sign_of(this_rank())) << "noticed";
+    const auto last = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    for (int64_t other = 0; is_mine && other < num_ranks(); ++other) {
+      while (!std::filesystem::exists(sign_of(other)) && std::chrono::steady_clock::now() < last) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
-      EXPECT_NE(what.find(is_mine ? "no such file" : c10::str("rank ", rank, " failed: no such")),
-                std::string::npos)
-          << what;
-      // The rank stays alive, like a program that catches the exception.
-      if (is_mine) std::this_thread::sleep_for(std::chrono::seconds(7));
+      EXPECT_TRUE(std::filesystem::exists(sign_of(other))) << "rank " << other;
     }
   }
-  EXPECT_EQ(Accelerator(together()).num_processes(), n) << "the ranks can meet again";
+  EXPECT_EQ(Accelerator(together()).num_processes(), num_ranks()) << "the ranks can meet again";
 }
 
 }  // namespace

@@ -24,12 +24,14 @@ torch::Tensor scores(int64_t columns = 1) {
 }
 torch::Tensor labels(int64_t num_classes) { return torch::arange(kRows) * 29 % 31 % num_classes; }
 
-class DistributedRankingMetricsTest : public ::testing::Test {
+class DistributedRankingMetricsTest : public GroupTest {
  protected:
   /// Updates with this rank's rows. Higher ranks have more rows. If there are several
   /// ranks, rank 0 does not have any.
   void update(Metric& metric, const torch::Tensor& outputs, const torch::Tensor& targets) const {
-    const auto [first, end] = my_rows();
+    const auto end_of = [&](int64_t r) { return kRows * r * r / ((size - 1) * (size - 1)); };
+    const int64_t first = rank == 0 ? 0 : end_of(rank - 1);
+    const int64_t end = size == 1 ? kRows : end_of(rank);
     if (first == end) return;
     const auto middle = first + (end - first) / 3;
     metric.update(outputs.slice(0, first, middle), targets.slice(0, first, middle));
@@ -46,21 +48,12 @@ class DistributedRankingMetricsTest : public ::testing::Test {
     const auto value = part.compute(group);
     EXPECT_TRUE(torch::equal(value, whole.compute())) << value << " is not " << whole.compute();
   }
-
-  std::pair<int64_t, int64_t> my_rows() const {
-    if (size == 1) return {0, kRows};
-    const auto end_of = [&](int64_t r) { return kRows * r * r / ((size - 1) * (size - 1)); };
-    return {rank == 0 ? 0 : end_of(rank - 1), end_of(rank)};
-  }
-
-  Accelerator accelerator{together()};
-  const ProcessGroup& group = accelerator.process_group();
-  const int64_t rank = group.rank();
-  const int64_t size = group.size();
 };
 
+const std::optional<int64_t> kThresholds[] = {std::nullopt, 11};
+
 TEST_F(DistributedRankingMetricsTest, BinaryValuesEqualOneProcess) {
-  for (const auto& thresholds : {std::optional<int64_t>(), std::optional<int64_t>(11)}) {
+  for (const auto& thresholds : kThresholds) {
     const RankingCurveOptions options{.thresholds = thresholds};
     expect_value_of_one_process<AUROC>(options, scores(1).flatten(), labels(2));
     expect_value_of_one_process<AveragePrecision>(options, scores(1).flatten(), labels(2));
@@ -68,7 +61,7 @@ TEST_F(DistributedRankingMetricsTest, BinaryValuesEqualOneProcess) {
 }
 
 TEST_F(DistributedRankingMetricsTest, MulticlassValuesEqualOneProcess) {
-  for (const auto& thresholds : {std::optional<int64_t>(), std::optional<int64_t>(11)}) {
+  for (const auto& thresholds : kThresholds) {
     for (const auto average :
          {RankingAverage::macro, RankingAverage::weighted, RankingAverage::none}) {
       const RankingCurveOptions options{
@@ -93,19 +86,16 @@ TEST_F(DistributedRankingMetricsTest, MeansAndPerplexityEqualOneProcess) {
   const auto weights = labels(5).to(torch::kFloat);
   expect_value_of_one_process<MeanMetric>(MeanMetricOptions{}, labels(7).to(torch::kFloat) / 16,
                                           weights);
-  Perplexity whole;
+  Perplexity whole, part;
   whole.update(scores(4), labels(4));
-  Perplexity part;
   update(part, scores(4), labels(4));
   EXPECT_TRUE(torch::allclose(part.compute(group), whole.compute(), 1e-14, 0.0));
 }
 
 TEST_F(DistributedRankingMetricsTest, RestoredStatesAreMerged) {
-  AUROC whole;
+  AUROC whole, part, restored;
   whole.update(scores().flatten(), labels(2));
-  AUROC part;
   update(part, scores().flatten(), labels(2));
-  AUROC restored;
   restored.load_state_dict(part.state_dict());
   EXPECT_TRUE(torch::equal(restored.compute(group), whole.compute()));
 }

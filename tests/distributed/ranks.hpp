@@ -3,14 +3,22 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <filesystem>
 #include <memory>
+#include <string>
 
+#include "distributed/launch_environment.hpp"
 #include "distributed/process_group_implementation.hpp"
 #include "linkboy/trainer.hpp"
 #include "support/keep_losses.hpp"
+#include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing {
+
+inline int64_t num_ranks() { return read_launch_environment().world_size; }
+inline int64_t this_rank() { return read_launch_environment().rank; }
+inline bool is_last_rank() { return this_rank() == num_ranks() - 1; }
 
 /// All ranks of this launch, with a short timeout, so that a test that hangs fails soon.
 inline AcceleratorOptions together(DistributedOptions distributed = {}) {
@@ -24,8 +32,9 @@ inline AcceleratorOptions alone() {
 }
 
 /// The toy model with cross entropy and SGD with momentum.
-struct RankToy {
-  explicit RankToy(AcceleratorOptions options, CallbackList callbacks = {})
+template <class TrainerClass>
+struct RankToyOf {
+  explicit RankToyOf(AcceleratorOptions options, CallbackList callbacks = {})
       : model(toy_model()),
         optimizer(toy_sgd(model)),
         trainer(
@@ -37,12 +46,61 @@ struct RankToy {
     return callbacks;
   }
 
+  Accelerator& accelerator() { return trainer.accelerator(); }
   std::vector<torch::Tensor> parameters() const { return model->parameters(); }
 
   std::shared_ptr<KeepLosses> keep_losses = std::make_shared<KeepLosses>();
   torch::nn::Sequential model;
   std::shared_ptr<torch::optim::SGD> optimizer;
-  QuietTrainer trainer;
+  TrainerClass trainer;
+};
+
+using RankToy = RankToyOf<QuietTrainer>;
+
+/// Tests of collective calls, without a Trainer.
+class GroupTest : public ::testing::Test {
+ protected:
+  Accelerator accelerator{together()};
+  const ProcessGroup& group = accelerator.process_group();
+  const int64_t rank = group.rank();
+  const int64_t size = group.size();
+};
+
+/// The size of a run. All ranks together have enough samples for this number of full updates.
+struct RunSize {
+  int64_t updates_per_epoch = 1;
+  int64_t num_epochs = 1;
+  int64_t batch_size = 4;  // of each rank
+};
+
+inline TrainOptions run_of(const RunSize& size) {
+  return {.train_dataset = toy_data(size.batch_size * num_ranks() * size.updates_per_epoch),
+          .num_epochs = size.num_epochs,
+          .per_device_batch_size = size.batch_size};
+}
+
+/// A new folder on rank 0, whose path all ranks have. The destructor waits for all ranks before it
+/// removes the folder.
+class SharedFolder {
+ public:
+  SharedFolder() : path_(accelerator_.broadcast_bytes(own_.path().string())) {}
+  ~SharedFolder() {
+    try {
+      accelerator_.wait_for_everyone();
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+  }
+  SharedFolder(const SharedFolder&) = delete;
+  SharedFolder& operator=(const SharedFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+
+ private:
+  const TemporaryFolder own_;
+  const Accelerator accelerator_{together()};
+  std::filesystem::path path_;
 };
 
 /// Number of collectives that Gloo has made for `group`.
@@ -62,6 +120,11 @@ inline bool same_on_all_ranks(const Accelerator& accelerator,
     }
   }
   return true;
+}
+
+template <class TrainerClass>
+bool same_on_all_ranks(RankToyOf<TrainerClass>& toy) {
+  return same_on_all_ranks(toy.accelerator(), toy.parameters());
 }
 
 inline void expect_close(const std::vector<torch::Tensor>& tensors,

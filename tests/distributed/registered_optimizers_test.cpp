@@ -4,7 +4,6 @@
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
-#include "support/temporary_folder.hpp"
 #include "support/two_players.hpp"
 
 namespace linkboy::testing::registered_optimizers_test {
@@ -51,10 +50,10 @@ TEST(RegisteredOptimizersTest, EachBackwardPassAveragesTheGradientsOfItsLoss) {
   expect_players_as_one_process({.gradient_as_bucket_view = false}, /*critic_first=*/true);
 }
 
-/// A Trainer with a separate optimizer for a layer of the model.
+/// Has a separate optimizer for a layer of the model.
 class OwnHead : public QuietTrainer {
  public:
-  OwnHead(torch::nn::Sequential model, AcceleratorOptions accelerator)
+  explicit OwnHead(AcceleratorOptions accelerator, torch::nn::Sequential model = toy_model())
       : QuietTrainer(model, torch::nn::CrossEntropyLoss(),
                      std::make_shared<torch::optim::SGD>(model[0]->parameters(), 0.1),
                      {.callbacks = {}, .accelerator = std::move(accelerator)}) {
@@ -69,23 +68,18 @@ class OwnHead : public QuietTrainer {
 };
 
 TEST(RegisteredOptimizersTest, APartOfTheModelCanHaveASeparateOptimizer) {
-  const auto model = toy_model();
-  OwnHead shared(model, together());
-  shared.train(options_of_players(4));
-  const auto same = toy_model();
-  OwnHead single(same, alone());
-  single.train(options_of_players(4 * num_ranks()));
-  expect_close(model->parameters(), same->parameters(), 1e-5);
-  EXPECT_TRUE(same_on_all_ranks(shared.accelerator(), model->parameters()));
-  shared.train(options_of_players(4));  // the second run uses the existing groups
-  single.train(options_of_players(4 * num_ranks()));
-  expect_close(model->parameters(), same->parameters(), 1e-5);
+  OwnHead shared(together());
+  OwnHead single(alone());
+  for (int run = 0; run < 2; ++run) {  // the second run uses the existing groups
+    shared.train(options_of_players(4));
+    single.train(options_of_players(4 * num_ranks()));
+    expect_close(shared.model().parameters(), single.model().parameters(), 1e-5);
+    EXPECT_TRUE(same_on_all_ranks(shared.accelerator(), shared.model().parameters()));
+  }
 }
 
 TEST(RegisteredOptimizersTest, AllRanksResumeThemBitIdentically) {
-  const TemporaryFolder own_folder;
-  const std::filesystem::path states =
-      Accelerator(together()).broadcast_bytes((own_folder / "states").string());
+  const SharedFolder states;
   for (const int64_t zero_stage : {0, 1}) {
     const std::filesystem::path of_stage = states / std::to_string(zero_stage);
     const auto run = [&](const CallbackList& callbacks, bool is_resumed) {
@@ -102,7 +96,6 @@ TEST(RegisteredOptimizersTest, AllRanksResumeThemBitIdentically) {
     const auto resumed = run({}, true);
     EXPECT_TRUE(bit_equal(resumed->tensors(), whole->tensors())) << zero_stage;
   }
-  Accelerator(together()).wait_for_everyone();  // before the folder is removed
 }
 
 TEST(RegisteredOptimizersTest, RanksThatRegisterOtherOptimizersAreAnError) {
@@ -113,12 +106,10 @@ TEST(RegisteredOptimizersTest, RanksThatRegisterOtherOptimizersAreAnError) {
 TEST(ClosureTest, AllRanksMakeTheSameLbfgsSteps) {
   const auto train = [](AcceleratorOptions accelerator, int64_t batch_size, int64_t steps) {
     auto model = toy_model();
-    QuietTrainer trainer(
-        model, torch::nn::CrossEntropyLoss(),
-        std::make_shared<torch::optim::LBFGS>(
-            model->parameters(),
-            torch::optim::LBFGSOptions(0.5).max_iter(4).line_search_fn("strong_wolfe")),
-        {.callbacks = {}, .accelerator = std::move(accelerator)});
+    const auto lbfgs = torch::optim::LBFGSOptions(0.5).max_iter(4).line_search_fn("strong_wolfe");
+    QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(),
+                         std::make_shared<torch::optim::LBFGS>(model->parameters(), lbfgs),
+                         {.callbacks = {}, .accelerator = std::move(accelerator)});
     TrainOptions options = options_of_players(batch_size);
     options.gradient_accumulation_steps = steps;
     options.max_num_updates = 4;

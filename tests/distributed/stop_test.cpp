@@ -9,89 +9,46 @@
 #include "linkboy/callbacks/terminate_on_nan.hpp"
 #include "linkboy/fine_tuning/lr_finder.hpp"
 #include "support/expect_error.hpp"
+#include "support/in_every_event.hpp"
 
 namespace linkboy::testing::stop_test {
 namespace {
 
-enum class Event {
-  train_step_start,
-  train_step_end,
-  gradients_ready,
-  update_end,
-  epoch_end,
-  eval_step_end,
-  run_start
-};
-
-/// Calls `act` on the last rank only, at the `at`-th event (from 1).
-class ActOnce : public Callback {
- public:
-  ActOnce(Event event, int at, std::function<void(Trainer&)> act)
-      : event_(event), at_(at), act_(std::move(act)) {}
-  void on_training_run_start(Trainer& trainer) override { see(Event::run_start, trainer); }
-  void on_train_step_start(Trainer& trainer) override { see(Event::train_step_start, trainer); }
-  void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-    see(Event::train_step_end, trainer);
-  }
-  void on_gradients_ready(Trainer& trainer) override { see(Event::gradients_ready, trainer); }
-  void on_train_update_end(Trainer& trainer) override { see(Event::update_end, trainer); }
-  void on_train_epoch_end(Trainer& trainer) override { see(Event::epoch_end, trainer); }
-  void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-    see(Event::eval_step_end, trainer);
-  }
-
- private:
-  void see(Event event, Trainer& trainer) {
-    if (event != event_ || ++count_ != at_) return;
-    if (trainer.accelerator().process_index() == trainer.accelerator().num_processes() - 1) {
-      act_(trainer);
-    }
-  }
-  Event event_;
-  int at_;
-  int count_ = 0;
-  std::function<void(Trainer&)> act_;
-};
-
-struct Outcome {
-  TrainResult result;
-  int64_t num_micro_steps;
-};
-
-Outcome run_with(const std::shared_ptr<Callback>& callback, int64_t accumulation = 1) {
-  RankToy toy(together(), {callback});
-  const int64_t n = toy.trainer.accelerator().num_processes();
-  Outcome outcome;
-  outcome.result = toy.trainer.train({.train_dataset = toy_data(4 * n * 8),
-                                      .num_epochs = 3,
-                                      .eval_dataset = toy_data(4 * n * 3 + 1),
-                                      .per_device_batch_size = 4,
-                                      .gradient_accumulation_steps = accumulation});
-  outcome.num_micro_steps = static_cast<int64_t>(toy.keep_losses->losses.size());
-  const Accelerator& accelerator = toy.trainer.accelerator();
-  EXPECT_TRUE(same_on_all_ranks(accelerator, toy.parameters()));
-  const auto own =
-      torch::tensor({outcome.result.num_updates, outcome.result.num_epochs,
-                     static_cast<int64_t>(outcome.result.reason), outcome.num_micro_steps});
-  EXPECT_TRUE(same_on_all_ranks(accelerator, {own}));
-  const auto messages = accelerator.all_gather_bytes(outcome.result.message);
-  for (const auto& message : messages) EXPECT_EQ(message, messages[0]);
-  return outcome;
+/// Calls `act` on the last rank only, at the `at`-th event of this name (from 1).
+std::shared_ptr<Callback> act_once(const std::string& event, int at,
+                                   std::function<void(Trainer&)> act) {
+  return in_every_event(
+      [=, act = std::move(act), count = 0](const std::string& name, Trainer& trainer) mutable {
+        if (name == event && ++count == at && is_last_rank()) act(trainer);
+      });
 }
 
-Outcome run_with(Event event, int at, std::function<void(Trainer&)> act, int64_t accumulation = 1) {
-  return run_with(std::make_shared<ActOnce>(event, at, std::move(act)), accumulation);
+TrainResult run_with(const std::string& event, int at, std::function<void(Trainer&)> act,
+                     int64_t accumulation = 1) {
+  RankToy toy(together(), {act_once(event, at, std::move(act))});
+  TrainOptions options = run_of({.updates_per_epoch = 8, .num_epochs = 3});
+  options.eval_dataset = toy_data(4 * num_ranks() * 3 + 1);
+  options.gradient_accumulation_steps = accumulation;
+  const TrainResult result = toy.trainer.train(options);
+  const auto num_micro_steps = static_cast<int64_t>(toy.keep_losses->losses.size());
+  EXPECT_TRUE(same_on_all_ranks(toy));
+  EXPECT_TRUE(same_on_all_ranks(
+      toy.accelerator(), {torch::tensor({result.num_updates, result.num_epochs,
+                                         static_cast<int64_t>(result.reason), num_micro_steps})}));
+  const auto messages = toy.accelerator().all_gather_bytes(result.message);
+  for (const auto& message : messages) EXPECT_EQ(message, messages[0]);
+  return result;
 }
 
 void throw_stop(Trainer&) { throw StopTraining(StopReason::early_stop, "enough"); }
 void request(Trainer& trainer) { trainer.request_stop(StopReason::stop_request, "please"); }
 
 TEST(StopTest, ARequestOnOneRankStopsAllAfterTheUpdateInProgress) {
-  const auto outcome = run_with(Event::train_step_end, 5, request);
-  EXPECT_EQ(outcome.result.num_updates, 5);
-  EXPECT_EQ(outcome.result.reason, StopReason::stop_request);
-  EXPECT_EQ(outcome.result.message, "please");
-  EXPECT_EQ(run_with(Event::train_step_start, 6, request, 2).result.num_updates, 3);
+  const auto result = run_with("step_end", 5, request);
+  EXPECT_EQ(result.num_updates, 5);
+  EXPECT_EQ(result.reason, StopReason::stop_request);
+  EXPECT_EQ(result.message, "please");
+  EXPECT_EQ(run_with("step_start", 6, request, 2).num_updates, 3);
 }
 
 /// Calls `update` but not `backward`, where the ranks otherwise start their agreement.
@@ -111,66 +68,55 @@ class OwnStep : public QuietTrainer {
 
 TEST(StopTest, ARequestNearTheEndOfAnEvaluationIsRespected) {
   for (const int num_batches : {2, 3, 5, 9}) {
-    const auto callback = std::make_shared<ActOnce>(Event::eval_step_end, num_batches - 1, request);
-    RankToy toy(together(), {callback});
-    const int64_t n = toy.trainer.accelerator().num_processes();
-    toy.trainer.evaluate({.dataset = toy_data(num_batches * n * 4), .per_device_batch_size = 4});
+    RankToy toy(together(), {act_once("eval_step_end", num_batches - 1, request)});
+    toy.trainer.evaluate(
+        {.dataset = toy_data(num_batches * num_ranks() * 4), .per_device_batch_size = 4});
     EXPECT_EQ(toy.trainer.result().reason, StopReason::stop_request) << num_batches;
   }
 }
 
 TEST(StopTest, RanksThatOverrideTheStepStopTogether) {
-  const auto model = toy_model();
-  OwnStep trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                  {.callbacks = {std::make_shared<ActOnce>(Event::train_step_end, 5, request)},
-                   .accelerator = together()});
-  const TrainResult result =
-      trainer.train({.train_dataset = toy_data(4 * trainer.accelerator().num_processes() * 8),
-                     .num_epochs = 3,
-                     .per_device_batch_size = 4});
+  RankToyOf<OwnStep> toy(together(), {act_once("step_end", 5, request)});
+  const auto result = toy.trainer.train(run_of({.updates_per_epoch = 8, .num_epochs = 3}));
   EXPECT_EQ(result.num_updates, 5);
-  EXPECT_TRUE(same_on_all_ranks(trainer.accelerator(), model->parameters()));
+  EXPECT_TRUE(same_on_all_ranks(toy));
 }
 
 TEST(StopTest, AnExceptionFromACallbackOnOneRankDropsTheUpdateOnAll) {
-  auto outcome = run_with(Event::train_step_end, 5, throw_stop);
-  EXPECT_EQ(outcome.result.num_updates, 4);
-  EXPECT_EQ(outcome.result.reason, StopReason::early_stop);
-  EXPECT_EQ(outcome.result.message, "enough");
+  auto result = run_with("step_end", 5, throw_stop);
+  EXPECT_EQ(result.num_updates, 4);
+  EXPECT_EQ(result.reason, StopReason::early_stop);
+  EXPECT_EQ(result.message, "enough");
   // Thrown in the first of two micro-steps. The second is made because of the other ranks, but the
   // update is not.
-  outcome = run_with(Event::train_step_start, 5, throw_stop, 2);
-  EXPECT_EQ(outcome.result.num_updates, 2);
+  result = run_with("step_start", 5, throw_stop, 2);
+  EXPECT_EQ(result.num_updates, 2);
 }
 
 TEST(StopTest, AllRanksStopTogetherAtEachEvent) {
-  EXPECT_EQ(run_with(Event::run_start, 1, throw_stop).result.num_updates, 0);
-  EXPECT_EQ(run_with(Event::epoch_end, 1, throw_stop).result.num_updates, 8);
-  EXPECT_EQ(run_with(Event::epoch_end, 1, throw_stop).result.num_epochs, 0);
-  EXPECT_EQ(run_with(Event::eval_step_end, 2, throw_stop).result.num_updates, 8);
-  EXPECT_EQ(run_with(Event::eval_step_end, 2, request).result.num_updates, 8);
-  EXPECT_EQ(run_with(Event::update_end, 3, request).result.num_updates, 4) << "agreed in update 4";
-  EXPECT_EQ(run_with(Event::update_end, 8, request).result.num_updates, 8);
+  EXPECT_EQ(run_with("run_start", 1, throw_stop).num_updates, 0);
+  const auto at_epoch_end = run_with("epoch_end", 1, throw_stop);
+  EXPECT_EQ(at_epoch_end.num_updates, 8);
+  EXPECT_EQ(at_epoch_end.num_epochs, 0);
+  EXPECT_EQ(run_with("eval_step_end", 2, throw_stop).num_updates, 8);
+  EXPECT_EQ(run_with("eval_step_end", 2, request).num_updates, 8);
+  EXPECT_EQ(run_with("update_end", 3, request).num_updates, 4) << "agreed in update 4";
+  EXPECT_EQ(run_with("update_end", 8, request).num_updates, 8);
 }
 
 /// Returns the number of evaluated batches if the last rank wants to leave in the `at`-th batch.
 int64_t num_batches_evaluated(int64_t num_batches, int at, std::chrono::milliseconds each,
                               std::function<void(Trainer&)> act) {
   int64_t num_evaluated = 0;
-  const auto wait = make<LambdaCallback>({
-      .on_eval_step_start =
-          [&](Trainer&) {
-            ++num_evaluated;
-            std::this_thread::sleep_for(each);
-          },
-  });
-  RankToy toy(together(),
-              {wait, std::make_shared<ActOnce>(Event::eval_step_end, at, std::move(act))});
-  const Accelerator& accelerator = toy.trainer.accelerator();
+  const auto wait = make<LambdaCallback>({.on_eval_step_start = [&](Trainer&) {
+    ++num_evaluated;
+    std::this_thread::sleep_for(each);
+  }});
+  RankToy toy(together(), {wait, act_once("eval_step_end", at, std::move(act))});
   toy.trainer.evaluate(
-      {.dataset = toy_data(num_batches * accelerator.num_processes()), .per_device_batch_size = 1});
+      {.dataset = toy_data(num_batches * num_ranks()), .per_device_batch_size = 1});
   EXPECT_NE(toy.trainer.result().reason, StopReason::finished);
-  EXPECT_TRUE(same_on_all_ranks(accelerator, {torch::tensor(num_evaluated)}));
+  EXPECT_TRUE(same_on_all_ranks(toy.accelerator(), {torch::tensor(num_evaluated)}));
   return num_evaluated;
 }
 
@@ -185,10 +131,10 @@ TEST(StopTest, AllRanksLeaveAnEvaluationAfterTheSameBatch) {
 }
 
 TEST(StopTest, AStopThrownAfterAnUpdateDoesNotAffectTheNextOne) {
-  EXPECT_EQ(run_with(Event::update_end, 3, throw_stop).result.num_updates, 4);
-  EXPECT_EQ(run_with(Event::update_end, 3, throw_stop, 2).result.num_updates, 4);
-  EXPECT_EQ(run_with(Event::update_end, 8, throw_stop).result.num_updates, 8) << "last update";
-  EXPECT_EQ(run_with(Event::gradients_ready, 3, throw_stop).result.num_updates, 4)
+  EXPECT_EQ(run_with("update_end", 3, throw_stop).num_updates, 4);
+  EXPECT_EQ(run_with("update_end", 3, throw_stop, 2).num_updates, 4);
+  EXPECT_EQ(run_with("update_end", 8, throw_stop).num_updates, 8) << "last update";
+  EXPECT_EQ(run_with("gradients_ready", 3, throw_stop).num_updates, 4)
       << "the ranks have already agreed to make the update";
 }
 
@@ -203,18 +149,11 @@ TEST(StopTest, AStopThrownByAStepIsAnErrorThatSaysWhatToDo) {
       QuietTrainer::optimizer_step();
     }
   };
-  for (const bool is_alone : {true, false}) {
-    const auto model = toy_model();
-    StopsInAStep trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                         {.callbacks = {}, .accelerator = is_alone ? alone() : together()});
-    const TrainOptions options{
-        .train_dataset = toy_data(64), .num_epochs = 1, .per_device_batch_size = 4};
-    if (is_alone) {
-      EXPECT_EQ(trainer.train(options).num_updates, 2);
-    } else {
-      EXPECT_ERROR(trainer.train(options), "Call request_stop in the step");
-    }
-  }
+  const TrainOptions options{
+      .train_dataset = toy_data(64), .num_epochs = 1, .per_device_batch_size = 4};
+  EXPECT_EQ(RankToyOf<StopsInAStep>(alone()).trainer.train(options).num_updates, 2);
+  EXPECT_ERROR(RankToyOf<StopsInAStep>(together()).trainer.train(options),
+               "Call request_stop in the step");
 }
 
 /// The loss of rank 1 is NaN after 5 updates.
@@ -225,7 +164,7 @@ class OneNan : public QuietTrainer {
  protected:
   StepOutput calculate_train_batch_loss(const Batch& batch) override {
     auto output = QuietTrainer::calculate_train_batch_loss(batch);
-    if (accelerator().process_index() == 1 && num_updates() == 5) {
+    if (this_rank() == 1 && num_updates() == 5) {
       output.loss = output.loss * std::nan("");
     }
     return output;
@@ -234,41 +173,35 @@ class OneNan : public QuietTrainer {
 
 TEST(StopTest, ANaNOnOneRankStopsAllWithinTheDelay) {
   constexpr int64_t kDelay = 10;
-  auto model = toy_model();
-  OneNan trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                 {.callbacks = {make<TerminateOnNaN>({.max_delay_micro_steps = kDelay})},
-                  .accelerator = together()});
-  const int64_t num_ranks = trainer.accelerator().num_processes();
-  const auto result = trainer.train({.train_dataset = toy_data(256 * num_ranks), .num_epochs = 2});
+  RankToyOf<OneNan> toy(together(), {make<TerminateOnNaN>({.max_delay_micro_steps = kDelay})});
+  const auto result =
+      toy.trainer.train({.train_dataset = toy_data(256 * num_ranks()), .num_epochs = 2});
   EXPECT_EQ(result.reason, StopReason::nan);
   EXPECT_GE(result.num_updates, 5);
   EXPECT_LE(result.num_updates, 5 + kDelay);
-  EXPECT_LT(5 + kDelay, trainer.run_config().num_updates_per_epoch)
+  EXPECT_LT(5 + kDelay, toy.trainer.run_config().num_updates_per_epoch)
       << "the end of an epoch also checks";
 }
 
 TEST(StopTest, OnTheCpuANaNOnOneRankReachesNoWeights) {
-  auto model = toy_model();
-  OneNan trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                 {.callbacks = {std::make_shared<TerminateOnNaN>()}, .accelerator = together()});
-  const auto result = trainer.train({.train_dataset = toy_data(256), .num_epochs = 2});
+  RankToyOf<OneNan> toy(together(), {std::make_shared<TerminateOnNaN>()});
+  const auto result = toy.trainer.train({.train_dataset = toy_data(256), .num_epochs = 2});
   EXPECT_EQ(result.reason, StopReason::nan);
   EXPECT_EQ(result.num_updates, 5);
-  for (const auto& parameter : model->parameters())
+  for (const auto& parameter : toy.parameters()) {
     EXPECT_TRUE(parameter.isfinite().all().item<bool>());
-  EXPECT_TRUE(same_on_all_ranks(trainer.accelerator(), model->parameters()));
+  }
+  EXPECT_TRUE(same_on_all_ranks(toy));
 }
 
 TEST(StopTest, ALearningRateSearchKeepsOnlyRequestsFromOutsideForTheNextRun) {
   RankToy toy(together());
-  const int64_t n = toy.trainer.accelerator().num_processes();
-  const TrainOptions options{
-      .train_dataset = toy_data(4 * n * 8), .num_epochs = 1, .per_device_batch_size = 4};
+  const TrainOptions options = run_of({.updates_per_epoch = 8});
   const auto diverged = find_learning_rate(
       toy.trainer, options, {.start_lr = 1e-3, .end_lr = 1e6, .num_updates = 60, .smoothing = 0.5});
   EXPECT_LT(diverged.losses.size(), 60U);
   EXPECT_EQ(toy.trainer.train(options).num_updates, 8);
-  if (toy.trainer.accelerator().process_index() == n - 1) request(toy.trainer);
+  if (is_last_rank()) request(toy.trainer);
   EXPECT_TRUE(find_learning_rate(toy.trainer, options).losses.empty());
   const TrainResult result = toy.trainer.train(options);
   EXPECT_EQ(result.num_updates, 0);

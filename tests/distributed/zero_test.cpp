@@ -1,7 +1,6 @@
 #include "distributed/ranks.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "support/expect_error.hpp"
-#include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::zero_test {
 namespace {
@@ -34,29 +33,39 @@ struct WideToy {
   QuietTrainer trainer;
 };
 
-TrainOptions zero_options(int64_t num_ranks) {
-  return {.train_dataset = toy_data(4 * num_ranks * 6),
-          .num_epochs = 2,
-          .per_device_batch_size = 4,
-          .gradient_accumulation_steps = 2,
-          .gradient_clip_norm = 0.1,
-          .train_dataloader_options = {.seed = 5}};
+TrainOptions zero_options() {
+  TrainOptions options = run_of({.updates_per_epoch = 6, .num_epochs = 2});
+  options.gradient_accumulation_steps = 2;
+  options.gradient_clip_norm = 0.1;
+  options.train_dataloader_options.seed = 5;
+  return options;
 }
+
+/// The wide model with SGD in an Accelerator, without a Trainer, after a backward pass.
+struct WideLoop {
+  explicit WideLoop(int64_t zero_stage) : accelerator(together({.zero_stage = zero_stage})) {
+    accelerator.prepare(model, &optimizer);
+    accelerator.backward(model(torch::ones({2, 4}, accelerator.device())).mean());
+  }
+
+  Accelerator accelerator;
+  Model model{WideToy::make_model()};
+  torch::optim::SGD optimizer{model.parameters(), 0.1};
+};
 
 class ZeroTest : public ::testing::TestWithParam<int64_t> {
  protected:
   AcceleratorOptions zero(double bucket_cap_mb = 25) {
     return together({.bucket_cap_mb = bucket_cap_mb, .zero_stage = GetParam()});
   }
-  const int64_t n = Accelerator(together()).num_processes();
 };
 
 TEST_P(ZeroTest, WeightsEqualThoseWithoutZero) {
   for (const double bucket_cap_mb : {25.0, 0.005}) {
     WideToy plain(together({.bucket_cap_mb = bucket_cap_mb}));
-    plain.trainer.train(zero_options(n));
+    plain.trainer.train(zero_options());
     WideToy shared(zero(bucket_cap_mb));
-    shared.trainer.train(zero_options(n));
+    shared.trainer.train(zero_options());
     if (GetParam() == 1) {
       EXPECT_TRUE(bit_equal(shared.model->parameters(), plain.model->parameters()));
     } else {
@@ -69,21 +78,20 @@ TEST_P(ZeroTest, WeightsEqualThoseWithoutZero) {
 
 TEST_P(ZeroTest, EachRankHoldsItsPartOfTheState) {
   WideToy plain(together());
-  plain.trainer.train(zero_options(n));
+  plain.trainer.train(zero_options());
   WideToy shared(zero());
-  shared.trainer.train(zero_options(n));
+  shared.trainer.train(zero_options());
   const auto all = shared.trainer.accelerator().process_group().all_gather(
       torch::tensor(shared.state_elements()));
   EXPECT_EQ(all.sum().item<int64_t>(), plain.state_elements());
   // Each of the two largest layers has 2,500 of the 5,503 weights and cannot be split.
-  EXPECT_LE(all.max().item<int64_t>(), n == 2 ? plain.state_elements() * 0.55 : 2 * 2'700);
+  EXPECT_LE(all.max().item<int64_t>(),
+            num_ranks() == 2 ? plain.state_elements() * 0.55 : 2 * 2'700);
 }
 
 TEST_P(ZeroTest, CheckpointsEqualThoseWithoutZeroAndResumeOnAnyNumberOfRanks) {
-  const TemporaryFolder own_folder;
-  const std::filesystem::path folder =
-      Accelerator(together()).broadcast_bytes((own_folder / "state").string());
-  auto options = zero_options(n);
+  const SharedFolder folder;
+  auto options = zero_options();
   WideToy whole(zero());
   whole.trainer.train(options);
   const StateDict state = whole.trainer.accelerator().optimizer_state_dict(*whole.optimizer);
@@ -92,19 +100,18 @@ TEST_P(ZeroTest, CheckpointsEqualThoseWithoutZeroAndResumeOnAnyNumberOfRanks) {
   options.num_epochs = 1;
   WideToy first(zero());
   first.trainer.train(options);
-  first.trainer.save_training_state(folder);
+  first.trainer.save_training_state(folder / "state");
   options.num_epochs = 2;
-  options.resume_from = folder;
+  options.resume_from = folder / "state";
   options.allow_changed_schedule_length = true;
   WideToy second(zero());
   second.trainer.train(options);
   EXPECT_TRUE(bit_equal(second.model->parameters(), whole.model->parameters()));
   EXPECT_EQ(second.state_elements(), whole.state_elements());
-  options.per_device_batch_size *= n;
+  options.per_device_batch_size *= num_ranks();
   WideToy single(alone());
   single.trainer.train(options);
   expect_close(single.model->parameters(), whole.model->parameters(), 1e-4, 1e-5);
-  Accelerator(together()).wait_for_everyone();  // before the folder is removed
 }
 
 TEST_P(ZeroTest, AllRanksRecordWhichGradientsHadAFusedKernel) {
@@ -131,34 +138,26 @@ TEST_P(ZeroTest, AllRanksRecordWhichGradientsHadAFusedKernel) {
 INSTANTIATE_TEST_SUITE_P(All, ZeroTest, ::testing::Values(1, 2));
 
 TEST(ZeroStage1Test, EachRankKeepsAllGradientsAfterAStep) {
-  Accelerator accelerator(together({.zero_stage = 1}));
-  Model model(WideToy::make_model());
-  torch::optim::SGD optimizer(model.parameters(), 0.1);
-  accelerator.prepare(model, &optimizer);
-  accelerator.backward(model(torch::ones({2, 4}, accelerator.device())).mean());
+  WideLoop loop(1);
   const auto gradients = [&] {
     std::vector<torch::Tensor> all;
-    for (const auto& parameter : model.parameters()) all.push_back(parameter.grad());
+    for (const auto& parameter : loop.model.parameters()) all.push_back(parameter.grad());
     return all;
   };
   const auto before = copies_of(gradients());
-  accelerator.optimizer_step(optimizer);
+  loop.accelerator.optimizer_step(loop.optimizer);
   for (const auto& gradient : gradients()) ASSERT_TRUE(gradient.defined());
   EXPECT_TRUE(bit_equal(gradients(), before));
 }
 
 TEST(ZeroStage2Test, EachRankKeepsOnlyTheGradientsOfItsParameters) {
-  Accelerator accelerator(together({.zero_stage = 2}));
-  Model model(WideToy::make_model());
-  torch::optim::SGD optimizer(model.parameters(), 0.1);
-  accelerator.prepare(model, &optimizer);
-  accelerator.backward(model(torch::ones({2, 4}, accelerator.device())).mean());
+  const WideLoop loop(2);
   int64_t num_elements = 0;
-  for (const auto& parameter : model.parameters()) {
+  for (const auto& parameter : loop.model.parameters()) {
     if (parameter.grad().defined()) num_elements += parameter.numel();
   }
-  const auto all = accelerator.process_group().all_gather(torch::tensor(num_elements));
-  EXPECT_EQ(all.sum().item<int64_t>(), 4 * 50 + 50 + 2 * (2500 + 50) + 150 + 3);
+  const auto sum = loop.accelerator.reduce(torch::tensor(num_elements), ReduceOp::sum);
+  EXPECT_EQ(sum.item<int64_t>(), 4 * 50 + 50 + 2 * (2500 + 50) + 150 + 3);
 }
 
 TEST(ZeroStage2Test, RefusesOptionsItCannotBeCombinedWith) {

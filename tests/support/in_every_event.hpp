@@ -1,6 +1,9 @@
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "linkboy/callback.hpp"
 
@@ -29,5 +32,19 @@ class InEveryEvent : public Callback {
  protected:
   virtual void see(const std::string& event, Trainer& trainer) = 0;
 };
+
+/// Returns a callback that calls `function` with the name of each event.
+inline std::shared_ptr<Callback> in_every_event(
+    std::function<void(const std::string& event, Trainer& trainer)> function) {
+  class Calling : public InEveryEvent {
+   public:
+    explicit Calling(decltype(function) called) : called_(std::move(called)) {}
+
+   private:
+    void see(const std::string& event, Trainer& trainer) override { called_(event, trainer); }
+    decltype(function) called_;
+  };
+  return std::make_shared<Calling>(std::move(function));
+}
 
 }  // namespace linkboy::testing

@@ -12,10 +12,13 @@
 
 namespace linkboy::testing {
 
+inline torch::Tensor toy_inputs(int64_t rows) {
+  return torch::sin(torch::arange(rows * 4, torch::kFloat).reshape({rows, 4}) * 0.7);
+}
+
 /// Returns `rows` samples with 4 features and one of 3 labels, the same on every machine.
 inline TensorDataset toy_data(int64_t rows) {
-  const auto grid = torch::arange(rows * 4, torch::kFloat).reshape({rows, 4});
-  return TensorDataset(torch::sin(grid * 0.7), torch::arange(rows) * 7 % 3);
+  return TensorDataset(toy_inputs(rows), torch::arange(rows) * 7 % 3);
 }
 
 /// Returns a model from 4 features to 3 scores. The weights are the same on every machine.
