@@ -7,6 +7,7 @@ The test installs nothing and needs no network: PATH is a folder with a few real
 stand-ins for the programs that install.
 """
 
+import json
 import os
 import pathlib
 import pty
@@ -241,6 +242,20 @@ class SetupTest(unittest.TestCase):
         rows = re.findall(r"^\| `(scripts/maintain/[^` ]*)` \|", (SCRIPTS.parent / "CONTRIBUTING.md").read_text(),
                           re.MULTILINE)
         self.assertEqual(rows, [script for script in scripts() if script.startswith("scripts/maintain/")])
+
+    def test_warnings_are_errors_in_the_builds_of_developers_only(self):
+        """A newcomer's compiler may be newer than any that linkboy was compiled with."""
+        listed = json.loads((SCRIPTS.parent / "CMakePresets.json").read_text())["configurePresets"]
+        presets = {preset["name"]: preset for preset in listed}
+
+        def has_werror(name):
+            preset = presets[name]
+            value = preset.get("cacheVariables", {}).get("LINKBOY_WERROR")
+            parent = preset.get("inherits")
+            return value == "ON" if value or not parent else has_werror(parent)
+
+        self.assertEqual({name for name in presets if has_werror(name)}, {"dev", "debug", "threads"})
+        self.assertIn("-D LINKBOY_WERROR=ON", (SCRIPTS.parent / ".ci/run").read_text())
 
     def test_quickstart_configures_with_the_preset_once_and_then_checks_the_folder(self):
         self.complete_wheel()
