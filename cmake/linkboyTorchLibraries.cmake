@@ -4,6 +4,9 @@
 get_filename_component(linkboy_site_packages "${TORCH_INSTALL_PREFIX}/.." ABSOLUTE)
 file(GLOB linkboy_torch_link_options "${linkboy_site_packages}/nvidia/*/lib")
 list(TRANSFORM linkboy_torch_link_options PREPEND "-Wl,-rpath-link,")
+# LibTorch's libraries export copies of functions of libstdc++, built with another compiler. With one of them, a program
+# crashes in std::filesystem::remove_all. As the first library of a program, libstdc++ provides its own functions.
+list(APPEND linkboy_torch_link_options "-Wl,--push-state,--no-as-needed,-lstdc++,--pop-state")
 
 # Without a toolkit, uses CUDA's headers and runtime library from the wheel, if they are there.
 if(TARGET torch_cuda AND DEFINED linkboy_nvcc AND NOT linkboy_nvcc)

@@ -26,7 +26,7 @@ function(run_with_pkg_config folder headers)
   find_program(pkg_config NAMES pkg-config pkgconf REQUIRED)
   list(TRANSFORM headers REPLACE "^.+$" "#include <\\0>\n")
   list(JOIN headers "" includes)
-  file(WRITE "${WORK}/program.cpp" "${includes}
+  file(WRITE "${WORK}/program.cpp" "${includes}#include \"${SOURCE}/tests/package/standard_library.hpp\"
 int main(int argc, char** argv) {
   return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments&) {
     linkboy::write_checkpoint(\"${WORK}/x.pt\", {{\"version\", LINKBOY_VERSION}});

@@ -7,7 +7,8 @@ include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
 
 set(ENV{TORCH_CUDA_ARCH_LIST} "8.0")
 run(works "${CMAKE_COMMAND}" -G Ninja -S "${SOURCE}/examples/consumers/fetch_content" -B "${WORK}"
-  -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON -DBUILD_SHARED_LIBS=ON "-DTorch_DIR=${TORCH_DIR}")
+  -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON -DBUILD_SHARED_LIBS=ON "-DTorch_DIR=${TORCH_DIR}"
+  "-DCMAKE_PROJECT_linkboy_fetch_consumer_INCLUDE=${CMAKE_CURRENT_LIST_DIR}/check_standard_library.cmake")
 file(STRINGS "${WORK}/CMakeCache.txt" architectures REGEX "^TORCH_CUDA_ARCH_LIST:")
 if(NOT architectures STREQUAL "TORCH_CUDA_ARCH_LIST:STRING=8.0")
   message(FATAL_ERROR "TORCH_CUDA_ARCH_LIST of the environment is 8.0; the cache has ${architectures}")

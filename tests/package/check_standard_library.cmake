@@ -1,0 +1,3 @@
+# Included by the project of examples/consumers/fetch_content: its program checks the standard library.
+cmake_language(DEFER CALL target_compile_options consumer PRIVATE
+  -include "${CMAKE_CURRENT_LIST_DIR}/standard_library.hpp")
