@@ -1,6 +1,7 @@
-// Checks functions of the standard library before `main` of a program that uses linkboy. LibTorch's libraries export
-// copies of some of them, built with another compiler. In a program in which LibTorch comes before libstdc++, remove_all
-// crashes. The package tests include this header in the programs of users.
+// Checks functions of the standard library before `main` of a program that uses linkboy. LibTorch's
+// libraries export copies of some of them, built with another compiler. In a program in which
+// LibTorch comes before libstdc++, remove_all crashes. The package tests include this header in the
+// programs of users.
 #ifndef LINKBOY_TESTS_PACKAGE_STANDARD_LIBRARY_HPP
 #define LINKBOY_TESTS_PACKAGE_STANDARD_LIBRARY_HPP
 
