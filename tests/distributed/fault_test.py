@@ -6,7 +6,6 @@ Uses real processes and Gloo. Tests that need torchrun, mpirun or network namesp
 not available.
 """
 
-import collections
 import importlib.util
 import json
 import os
@@ -17,16 +16,15 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-import unittest
 import uuid
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(TESTS / "program"), str(TESTS / "support")]
+sys.path.insert(0, str(TESTS / "support"))
+import programs  # noqa: E402
 import unittest_main  # noqa: E402
+from fashion_mnist_data import write_data  # noqa: E402
 from free_port import free_port  # noqa: E402
-from fashion_mnist_test import write_data  # noqa: E402
 
 PROGRAM = None
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
@@ -35,15 +33,9 @@ SLACK = 15  # extra seconds for a busy machine
 LAUNCHER_VARIABLES = re.compile("RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|OMPI_|"
                                 "PMIX_|SLURM_")
 
-Ended = collections.namedtuple("Ended", "status output error seconds")
-
 
 def command_of(options):
-    command = [PROGRAM]
-    for name, value in options.items():
-        if value is not None:
-            command += ["--" + name.replace("__", ".")] + ([] if value is True else [str(value)])
-    return command
+    return [PROGRAM, *programs.arguments_of(options)]
 
 
 def processes_with(*variables):
@@ -75,23 +67,19 @@ def is_listening(port):
     return False
 
 
-class FaultTest(unittest.TestCase):
+class FaultTest(programs.ProgramTest):
     ENDLESS = {"epochs": 100000, "report": "report.jsonl", "report_updates": True, "batch_size": 8}
 
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.data = pathlib.Path(folder.name)
+        cls.data = programs.temporary_folder(cls.addClassCleanup)
         write_data(cls.data, num_train=2560, num_test=500)
 
     def setUp(self):
         begin = time.monotonic()
         self.addCleanup(lambda: print(f"({time.monotonic() - begin:.1f} s)", file=sys.stderr,
                                       end=" "))
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.path = pathlib.Path(folder.name)
+        super().setUp()
         self.tag = f"{TAG}={uuid.uuid4()}"
         self.addCleanup(self.check_that_no_process_remains)
 
@@ -117,26 +105,18 @@ class FaultTest(unittest.TestCase):
                 "epochs": 1, "batch_size": 32, "eval_batch_size": 50, "device": "cpu",
                 "optimizer": "sgd", "lr": 0.1, "progress": "none", **changes}
 
-    def start(self, command, name="launcher", folder=".", **variables):
-        """Redirects the output to files, because a full pipe would block the process."""
+    def start(self, command, folder=".", **variables):
+        """Starts a command without the variables of a launcher, but with these."""
         environment = {k: v for k, v in os.environ.items() if not LAUNCHER_VARIABLES.match(k)}
         key, value = self.tag.split("=")
         environment.update({key: value, "OMP_NUM_THREADS": "1"}, **variables)
-        where = self.path / folder
-        where.mkdir(parents=True, exist_ok=True)
-        with (where / f"{name}.out").open("w") as out, (where / f"{name}.err").open("w") as err:
-            process = subprocess.Popen([str(part) for part in command], cwd=where, stdout=out,
-                                       stderr=err, env=environment)
-        process.files = [where / f"{name}.out", where / f"{name}.err"]
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        return process
+        return super().start(command, folder, env=environment)
 
     def start_rank(self, rank, size, port, options, folder=".", **variables):
         values = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size,
                   "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, **variables}
         texts = {name: str(value) for name, value in values.items() if value is not None}
-        return self.start(command_of(options), f"rank{rank}", folder, **texts)
+        return self.start(command_of(options), folder, **texts)
 
     def start_ranks(self, size, folder=".", change=None, **changes):
         """Starts the ranks without a launcher. `change` maps a rank to the options that differ on it."""
@@ -151,23 +131,8 @@ class FaultTest(unittest.TestCase):
         self.wait_for_update(updates, processes, folder)
         return processes
 
-    def end(self, processes, seconds=60):
-        """Waits until the processes have exited. Fails after `seconds` in total."""
-        begin = time.monotonic()
-        ended = []
-        for process in processes:
-            try:
-                process.wait(max(0.0, begin + seconds - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                said = "".join(f"\n--- {f.name}\n{f.read_text()}"
-                               for p in processes for f in p.files)
-                self.fail(f"{process.args} still runs after {seconds} s{said}")
-            out, err = (file.read_text() for file in process.files)
-            ended.append(Ended(process.returncode, out, err, time.monotonic() - begin))
-        return ended
-
     def end_well(self, processes):
-        ended = self.end(processes)
+        ended = self.end(*processes)
         for one in ended:
             self.assertEqual((one.status, one.error), (0, ""), one)
         return ended
@@ -187,38 +152,23 @@ class FaultTest(unittest.TestCase):
         lines = file.read_text().split("\n")[:-1] if file.exists() else []
         return [json.loads(line) for line in lines]
 
-    def wait_until(self, condition, processes):
-        """Waits until `condition()` is true, and returns its value. Fails if a process ends, or after 60 s."""
-        deadline = time.monotonic() + 60
-        while not (value := condition()):
-            self.assertLess(time.monotonic(), deadline, self.last_words(processes))
-            self.assertEqual([p.poll() for p in processes], [None] * len(processes),
-                             self.last_words(processes))
-            time.sleep(0.005)
-        return value
-
     def wait_for_update(self, number, processes, folder="."):
         """Returns the number of updates of the run once it is at least `number`."""
         def updates_done():
             done = [event["update"] for event in self.report(folder) if "update" in event]
             return done[-1] if done and done[-1] >= number else None
-        return self.wait_until(updates_done, processes)
-
-    @staticmethod
-    def last_words(processes):
-        return "".join(file.read_text() for process in processes for file in process.files)
+        return self.wait_until(updates_done, *processes)
 
     def files(self, folder="."):
         where = self.path / folder
-        return sorted(str(p.relative_to(where)) for p in where.rglob("*")
-                      if p.is_file() and p.suffix not in (".out", ".err"))
+        return sorted(str(p.relative_to(where)) for p in where.rglob("*") if p.is_file())
 
     def weights(self, folder):
         return (self.path / folder / "output" / "final.pt").read_bytes()
 
     def assert_names(self, victim, processes, seconds):
         others = [rank for rank in range(len(processes)) if rank != victim]
-        for rank, ended in zip(others, self.end([processes[rank] for rank in others], seconds)):
+        for rank, ended in zip(others, self.end(*[processes[rank] for rank in others], seconds=seconds)):
             self.assert_error(ended, rank)
             self.assertRegex(ended.error, rf"failed: rank {victim}\b[^.]* is lost")
 
@@ -228,7 +178,7 @@ class LaunchTest(FaultTest):
 
     def launch(self, launcher, name):
         process = self.start([*launcher, *command_of(self.options(**self.OPTIONS))], folder=name)
-        ended = self.end([process])[0]
+        ended = self.end(process)[0]
         self.assertEqual(ended.status, 0, ended.error)
         return ended.output
 
@@ -258,7 +208,7 @@ class LaunchTest(FaultTest):
     def test_only_the_first_process_writes(self):
         processes = self.start_ranks(3, progress="plain", save_every_updates=10, save_init="init.pt",
                                      report="report.jsonl", max_updates=20)
-        outputs = [one.output for one in self.end(processes)]
+        outputs = [one.output for one in self.end(*processes)]
         self.assertIn("Starting epoch 1", outputs[0])
         self.assertRegex(outputs[0].splitlines()[-1], r"^test accuracy: [01]\.\d{4}$")
         self.assertEqual(outputs[1:], ["", ""])
@@ -286,7 +236,7 @@ class LaunchTest(FaultTest):
             with self.subTest(**options):
                 folder = "-".join(f"{name}-{value}" for name, value in options.items())
                 options = {"report": "report.jsonl", **options}
-                for one in self.end(self.start_ranks(2, folder=folder, **options)):
+                for one in self.end(*self.start_ranks(2, folder=folder, **options)):
                     self.assertEqual(one.status, 0, one.error)  # LibTorch can print warnings
                 self.assertGreater(self.report(folder)[-1]["test_accuracy"], 0.15)
 
@@ -359,12 +309,12 @@ class DifferentRankTest(FaultTest):
         ):
             with self.subTest(option):
                 processes = self.start_ranks(3, option, change={1: {option: value}}, distributed__timeout="30s")
-                for rank, ended in enumerate(self.end(processes, 20)):
+                for rank, ended in enumerate(self.end(*processes, seconds=20)):
                     self.assert_error(ended, rank, "the ranks differ in ", "rank 1 has ", *texts)
                 self.assertEqual(self.files(option), [])
 
     def test_wrong_usage_names_the_rank(self):
-        ended = self.end(self.start_ranks(2, lr="much"), 20)
+        ended = self.end(*self.start_ranks(2, lr="much"), seconds=20)
         for rank, one in enumerate(ended):
             self.assertEqual((one.status, one.output), (2, ""))
             self.assertIn(f"fashion_mnist (rank {rank}): error: --optimizer: the optimizer sgd's lr is 'much'",
@@ -381,7 +331,7 @@ class StartTest(FaultTest):
             other.bind(("0.0.0.0", 0))
             other.listen()
             port = other.getsockname()[1]
-            ended = self.end([self.start_waiting(0, 2, port, timeout=30)], 20)[0]
+            ended = self.end(self.start_waiting(0, 2, port, timeout=30), seconds=20)[0]
         self.assert_error(ended, 0, f"rank 0 cannot listen on port {port}",
                           "address already in use")
 
@@ -393,15 +343,15 @@ class StartTest(FaultTest):
                 if listens:
                     other.listen()
                 port = other.getsockname()[1]
-                ended = self.end([self.start_waiting(1, 2, port, timeout=2)], 2 + SLACK)[0]
+                ended = self.end(self.start_waiting(1, 2, port, timeout=2), seconds=2 + SLACK)[0]
                 self.assert_error(ended, 1, f"rank 0 did not answer at 127.0.0.1:{port} in 2 s")
 
     # Rank 0 fails first, and its store ends with it.
     def test_a_rank_that_never_arrives_is_named_by_all(self):
         port = free_port()
         first = self.start_waiting(0, 3, port, timeout=2)
-        self.wait_until(lambda: is_listening(port), [first])
-        ended = self.end([first, self.start_waiting(1, 3, port, timeout=2)], 2 + SLACK)
+        self.wait_until(lambda: is_listening(port), first)
+        ended = self.end(first, self.start_waiting(1, 3, port, timeout=2), seconds=2 + SLACK)
         for rank, one in enumerate(ended):
             self.assert_error(one, rank, "of 3 ranks, rank 2 did not arrive in 2 s")
 
@@ -413,11 +363,11 @@ class StartTest(FaultTest):
                     port = free_port()
                     processes = {first: self.start_waiting(first, sizes[first], port, timeout=60)}
                     if first == 0:
-                        self.wait_until(lambda: is_listening(port), processes.values())
+                        self.wait_until(lambda: is_listening(port), *processes.values())
                     else:
                         time.sleep(0.5)  # a refused connection leaves no trace
                     processes[1 - first] = self.start_waiting(1 - first, sizes[1 - first], port, timeout=60)
-                    for rank, one in enumerate(self.end([processes[0], processes[1]], SLACK)):
+                    for rank, one in enumerate(self.end(processes[0], processes[1], seconds=SLACK)):
                         self.assert_error(one, rank, "WORLD_SIZE is ", f"{sizes[0]} on rank 0",
                                           f"{sizes[1]} on rank 1")
 
@@ -431,7 +381,7 @@ class StartTest(FaultTest):
         ):
             with self.subTest(**variables):
                 process = self.start_rank(0, 2, free_port(), self.options(), **variables)
-                self.assert_error(self.end([process], 10)[0], variables.get("RANK", 0), text)
+                self.assert_error(self.end(process, seconds=10)[0], variables.get("RANK", 0), text)
 
 
 class ResumeTest(FaultTest):
@@ -480,7 +430,7 @@ class ResumeTest(FaultTest):
                 processes = self.start_ranks(2, folder=folder, **self.RUN, **self.STATES)
                 self.wait_for_update(90, processes, folder)
                 processes[victim].send_signal(signal.SIGTERM)
-                ended = self.end(processes)
+                ended = self.end(*processes)
                 statuses = [0, 0]
                 statuses[victim] = 128 + signal.SIGTERM
                 self.assertEqual([one.status for one in ended], statuses, ended)
@@ -494,7 +444,7 @@ class ResumeTest(FaultTest):
             with self.subTest(victim=victim):
                 process = self.start_under_torchrun(victim)
                 os.kill(process.pid if victim == "torchrun" else self.process_of_rank(1), signal.SIGTERM)
-                ended = self.end([process])[0]
+                ended = self.end(process)[0]
                 self.assertNotEqual(ended.status, 0)
                 self.assertEqual(processes_with(self.tag), [])
                 self.check_that_it_continues(victim, self.stopped_after(ended.output))
@@ -505,7 +455,7 @@ class ResumeTest(FaultTest):
                 folder = f"victim{victim}"
                 process = self.start_under_torchrun(folder, "--max-restarts", "1")
                 os.kill(self.process_of_rank(victim), signal.SIGKILL)
-                ended = self.end([process])[0]
+                ended = self.end(process)[0]
                 self.assertEqual(ended.status, 0, ended.error)
                 resumed = re.search(r"Resumed training state from \S+ \(epoch \d+, update (\d+)\)",
                                     ended.output)
@@ -551,11 +501,11 @@ class TwoHostsTest(FaultTest):
                                 "--nproc-per-node", "1", "--node-rank", str(node),
                                 "--master-addr", address, "--master-port", "29400",
                                 *command_of(self.options(distributed__timeout="30s"))],
-                               name=f"node{node}", folder=f"{address}/{node}",
+                               folder=f"{address}/{node}",
                                # Unlike real hosts, these have the same memory.
                                LINKBOY_SHARED_MEMORY="0")
                     for node, host in enumerate(self.hosts)]
-                ended = self.end(processes)
+                ended = self.end(*processes)
                 self.assertEqual([one.status for one in ended], [0, 0], ended)
                 self.assertIn("test accuracy: ", ended[0].output)
                 self.assertEqual(ended[1].output, "")
@@ -563,5 +513,5 @@ class TwoHostsTest(FaultTest):
 
 
 if __name__ == "__main__":
-    PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    PROGRAM = programs.path_argument()
     unittest_main.main()

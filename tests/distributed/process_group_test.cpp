@@ -15,13 +15,7 @@
 namespace linkboy::testing::process_group_test {
 namespace {
 
-class ProcessGroupTest : public ::testing::Test {
- protected:
-  Accelerator accelerator{together()};
-  const ProcessGroup& group = accelerator.process_group();
-  const int64_t rank = group.rank();
-  const int64_t size = group.size();
-};
+using ProcessGroupTest = GroupTest;
 
 TEST_F(ProcessGroupTest, ReducesSumsMeansMinimaAndMaxima) {
   const auto reduced = [&](ReduceOp op) {

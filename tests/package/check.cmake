@@ -18,7 +18,7 @@ cmake_path(GET DEFLATE FILENAME deflate_name)
 file(MAKE_DIRECTORY "${WORK}/elsewhere")
 file(CREATE_LINK "${DEFLATE}" "${WORK}/elsewhere/${deflate_name}" SYMBOLIC)
 run(works "${CMAKE_COMMAND}" -G Ninja -S "${consumer}" -B "${WORK}/build"
-  "-DCMAKE_PREFIX_PATH=${WORK}/moved here" "-DCMAKE_CXX_FLAGS=-include '${CMAKE_CURRENT_LIST_DIR}/standard_library.hpp'"
+  "-DCMAKE_PREFIX_PATH=${WORK}/moved here" "${check_standard_library}"
   "-DLINKBOY_DEFLATE=${WORK}/elsewhere/${deflate_name}" --no-warn-unused-cli)
 if(output MATCHES "CMake Warning")
   message(FATAL_ERROR "find_package(linkboy) passes on a warning:\n${output}")

@@ -12,7 +12,7 @@ if(NOT output MATCHES "cmake --build ")
 endif()
 install_linkboy("${WORK}/installed")
 run(works "${CMAKE_COMMAND}" -G Ninja -S "${project}" -B "${project}/build"
-  "-DCMAKE_PREFIX_PATH=${WORK}/installed" "-DCMAKE_CXX_FLAGS=-include '${CMAKE_CURRENT_LIST_DIR}/standard_library.hpp'")
+  "-DCMAKE_PREFIX_PATH=${WORK}/installed" "${check_standard_library}")
 run(works "${CMAKE_COMMAND}" --build "${project}/build")
 run(works "${CMAKE_COMMAND}" -E env OMP_NUM_THREADS=1 "${project}/build/spirals")
 if(NOT output MATCHES "accuracy: (1\\.000|0\\.9[0-9]+)\n$")

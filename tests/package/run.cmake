@@ -1,6 +1,9 @@
 # WORK as a regular expression.
 string(REGEX REPLACE "([][+.*()^$?|\\])" "\\\\\\1" WORK_PATTERN "${WORK}")
 
+# An option of CMake for the project of a user. Its programs then check the standard library before `main`.
+set(check_standard_library "-DCMAKE_CXX_FLAGS=-include '${CMAKE_CURRENT_LIST_DIR}/standard_library.hpp'")
+
 # run(EXPECTED COMMAND...): EXPECTED is `works`, or a regular expression that the output of the failing command must
 # match, with white space reduced to single spaces. Sets `output` in the caller.
 function(run expected)

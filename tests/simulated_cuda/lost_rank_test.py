@@ -12,6 +12,7 @@ import sys
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(TESTS / "distributed"), str(TESTS / "support")]
 import fault_test  # noqa: E402
+import programs  # noqa: E402
 import unittest_main  # noqa: E402
 
 LIBRARIES = None
@@ -51,6 +52,6 @@ class LostRankTest(fault_test.FaultTest):
 
 
 if __name__ == "__main__":
-    fault_test.PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+    fault_test.PROGRAM = programs.path_argument()
     LIBRARIES = sys.argv.pop(1)
     unittest_main.main()
