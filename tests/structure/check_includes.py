@@ -5,7 +5,8 @@
 - a scheduler includes only headers of the folders in SEES;
 - headers of CUDA, NCCL, Gloo and c10d are included only in src/;
 - <linkboy/FOLDER.hpp> includes all public headers of FOLDER, and <linkboy/linkboy.hpp> everything;
-- a test file in C++ has at most 400 lines, and an example of one file at most 80.
+- a test file in C++ has at most 400 lines, and an example of one file at most 80;
+- tests/README.md names each folder of tests/ and each file of tests/support/.
 
     check_includes.py ROOT    prints each violation; exits with 1 if there are any
 """
@@ -111,10 +112,21 @@ def too_long(root):
                        "split it by subject")
 
 
+def missing_from_readme(root):
+    tests = root / "tests"
+    text = (tests / "README.md").read_text()
+    names = [f"{path.name}/" for path in tests.glob("[a-z]*") if path.is_dir()]
+    names += [path.name for suffix in ("hpp", "cpp", "py") for path in (tests / "support").glob(f"*.{suffix}")]
+    for name in sorted(names):
+        if f"`{name}`" not in text:
+            yield f"tests/README.md does not name `{name}`"
+
+
 def main():
     root = pathlib.Path(sys.argv[1])
-    found = [*offences(root), *missing_from_umbrellas(root), *too_long(root)]
-    print("\n".join(found) or "all includes follow the architecture, and no file is too long")
+    found = [*offences(root), *missing_from_umbrellas(root), *too_long(root), *missing_from_readme(root)]
+    print("\n".join(found) or
+          "all includes follow the architecture, no file is too long, and tests/README.md is up to date")
     return 1 if found else 0
 
 
