@@ -2,7 +2,7 @@
 # source this file in the checkout. Both use the options --release and --share-cache, which they describe.
 
 name=$(basename "$0")
-own_release=$(. /etc/os-release && echo "$VERSION_CODENAME")
+own_release=$(. /etc/os-release && echo "${VERSION_CODENAME:-}") || true
 release=$own_release
 share_cache=false
 say() { printf '%s: %s\n' "$name" "$*"; }
@@ -68,6 +68,7 @@ create_root() {
     ! inside sh -c "command -v $program" || fail "the root is not minimal: it contains $program"
   done
   if $share_cache; then
+    echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io"  # on a slow disk, syncs take minutes
     local cache=${XDG_CACHE_HOME:-$HOME/.cache}/linkboy-roots/$release
     mkdir -p "$cache" "$root/root/.cache"
     mount --bind "$cache" "$root/root/.cache"
@@ -75,4 +76,6 @@ create_root() {
   fi
   mkdir "$root/linkboy"
   git ls-files -z | tar --null --files-from=- --create | tar --extract --directory="$root/linkboy"
+  git -C "$root/linkboy" init --quiet
+  git -C "$root/linkboy" add --all
 }

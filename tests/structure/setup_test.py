@@ -258,6 +258,25 @@ class SetupTest(unittest.TestCase):
             self.assertNotIn("done", result.stdout, script)
         self.assertFalse(self.cache.exists())
 
+    def test_pages_name_scripts_and_options_that_exist(self):
+        root = SCRIPTS.parent
+        pages = [*root.glob("*.md"), *(page for folder in ("docs", "examples", "benchmarks", "tests")
+                                       for page in (root / folder).rglob("*.md"))]
+        helps = {script: subprocess.run([root / script, "--help"], text=True, capture_output=True).stdout
+                 for script in scripts()}
+        num_commands = 0
+        for page in pages:
+            if page.name == "CHANGELOG.md":  # the names that scripts had
+                continue
+            for script, arguments in re.findall(r"(?<![\w/.])(scripts/(?:[\w-]+/)*[\w-]+(?![\w/-]))((?: +[^\s`#;&|]+)*)",
+                                                page.read_text()):
+                where = f"{page.relative_to(root)}: {script}{arguments}"
+                self.assertTrue(script in helps, where)
+                for option in re.findall(r"--[\w-]+", arguments):
+                    self.assertRegex(helps[script], rf"{option}\b", where)
+                num_commands += 1
+        self.assertGreater(num_commands, 30)
+
     def test_contributing_has_a_row_for_each_script_for_maintainers(self):
         rows = re.findall(r"^\| `(scripts/maintain/[^` ]*)` \|", (SCRIPTS.parent / "CONTRIBUTING.md").read_text(),
                           re.MULTILINE)
