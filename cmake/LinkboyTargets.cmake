@@ -20,6 +20,10 @@ function(linkboy_configure_target target)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${LINKBOY_WERROR}>:-Werror>)
+  # Since version 18, clang's names of constrained function templates differ from those that GCC has given them in
+  # LibTorch, for example at::TensorBase::const_data_ptr<float>.
+  target_compile_options(${target} PUBLIC
+    "$<$<AND:$<CXX_COMPILER_ID:Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,18>>:-fclang-abi-compat=17>")
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
     # GCC 12 reports overflows in std::string's operator+ that do not exist (GCC bug 105329).
     target_compile_options(${target} PRIVATE -Wno-restrict -Wno-stringop-overflow)

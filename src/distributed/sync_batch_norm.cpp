@@ -232,6 +232,13 @@ class Normalisation : public torch::autograd::Function<Normalisation> {
 
 using Forward = std::tuple<Tensor, Tensor, Tensor, Tensor, int64_t>;
 
+// `Function::apply` reserves space in an empty std::vector<bool>. GCC 14 does not know that it is
+// empty, and warns about a copy of elements that do not exist.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Warray-bounds"
+#pragma GCC diagnostic ignored "-Wstringop-overflow"
+#endif
 Forward synchronised(const Call& any, const LayerPtr& layer) {
   LINKBOY_CHECK(any.input.dim() >= 2 && any.input.size(1) == layer->key.numel(), "the layer \"",
                 layer->name, "\" has ", layer->key.numel(), " channels, but its input has the ",
@@ -248,6 +255,9 @@ Forward synchronised(const Call& any, const LayerPtr& layer) {
   return {Normalisation::apply(input, call.weight, call.bias, call, statistics, layer),
           statistics.mean, statistics.invstd, statistics.count, layer->impl_index};
 }
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
 /// Replaces the operator that `aten::batch_norm` calls, and that TorchScript calls in its place to
 /// differentiate it.

@@ -23,9 +23,9 @@ REAL = "bash chmod cut dirname env flock grep mkdir rm rmdir sed stty sync tail 
 
 
 def scripts():
-    """Returns the paths of all scripts, relative to the checkout."""
+    """Returns the paths of all scripts, relative to the checkout. Other scripts source bare_root.sh."""
     return sorted(str(path.relative_to(SCRIPTS.parent)) for path in SCRIPTS.rglob("*")
-                  if path.is_file() and "__pycache__" not in path.parts)
+                  if path.is_file() and path.suffix != ".sh" and "__pycache__" not in path.parts)
 
 
 class SetupTest(unittest.TestCase):
@@ -42,6 +42,7 @@ class SetupTest(unittest.TestCase):
         self.stand_in("dpkg-query", "echo install ok installed")
         self.stand_in("df", "echo Avail; echo 100000")
         self.stand_in("id", "echo 0")
+        self.stand_in("apt-cache", "echo '  Candidate: 1.0'")
 
     def stand_in(self, program, text):
         (self.bin / program).unlink(missing_ok=True)
@@ -77,6 +78,25 @@ class SetupTest(unittest.TestCase):
         tools = {"libgtest-dev", "libbenchmark-dev", "openmpi-bin", "clang", "clang-tidy", "cppcheck", "doxygen"}
         self.assertEqual(dev & tools, tools)
         self.assertEqual(plain & tools, set())
+
+    def test_names_of_packages_hold_in_every_release(self):
+        for name in self.setup("--dev", "--list")[1].split():
+            self.assertNotRegex(name, r"\d\d|-\d", "its number changes from release to release")
+
+    def test_a_package_that_apt_does_not_know_is_an_error_unless_it_contains_data(self):
+        self.complete_wheel()
+        self.stand_in("dpkg-query", "exit 1")
+        self.stand_in("apt-get", f"echo $* >>{self.folder}/calls")
+        self.stand_in("apt-cache", '[[ $2 = lib*o-dev ]] && echo "  Candidate: (none)" || echo "  Candidate: 1.0"')
+        self.assert_error("apt does not know these packages: libgloo-dev.", "by hand")
+        self.stand_in("apt-cache", '[ "$2" = dataset-fashion-mnist ] || echo "  Candidate: 1.0"')
+        status, output = self.setup()
+        self.assertEqual(status, 0, output)
+        self.assertIn("skip: apt does not know dataset-fashion-mnist. scripts/quickstart --data FOLDER", output)
+        installs = [line for line in (self.folder / "calls").read_text().splitlines() if "--yes" in line]
+        self.assertEqual(len(installs), 1)
+        self.assertIn("libgloo-dev", installs[0])
+        self.assertNotIn("dataset-fashion-mnist", installs[0])
 
     def test_an_unknown_option_is_an_error(self):
         self.assertEqual(self.setup("--develop"), (1, "setup: error: unknown option '--develop'; the options are "
@@ -237,6 +257,25 @@ class SetupTest(unittest.TestCase):
             self.assertNotIn("set -", result.stdout, script)
             self.assertNotIn("done", result.stdout, script)
         self.assertFalse(self.cache.exists())
+
+    def test_pages_name_scripts_and_options_that_exist(self):
+        root = SCRIPTS.parent
+        pages = [*root.glob("*.md"), *(page for folder in ("docs", "examples", "benchmarks", "tests")
+                                       for page in (root / folder).rglob("*.md"))]
+        helps = {script: subprocess.run([root / script, "--help"], text=True, capture_output=True).stdout
+                 for script in scripts()}
+        num_commands = 0
+        for page in pages:
+            if page.name == "CHANGELOG.md":  # the names that scripts had
+                continue
+            for script, arguments in re.findall(r"(?<![\w/.])(scripts/(?:[\w-]+/)*[\w-]+(?![\w/-]))((?: +[^\s`#;&|]+)*)",
+                                                page.read_text()):
+                where = f"{page.relative_to(root)}: {script}{arguments}"
+                self.assertTrue(script in helps, where)
+                for option in re.findall(r"--[\w-]+", arguments):
+                    self.assertRegex(helps[script], rf"{option}\b", where)
+                num_commands += 1
+        self.assertGreater(num_commands, 30)
 
     def test_contributing_has_a_row_for_each_script_for_maintainers(self):
         rows = re.findall(r"^\| `(scripts/maintain/[^` ]*)` \|", (SCRIPTS.parent / "CONTRIBUTING.md").read_text(),

@@ -116,7 +116,7 @@ struct RunProgram {
   /// Description of the program in one or two sentences; `--help` begins with it.
   std::string description = "Trains a model.";
   /// Defaults of the configuration.
-  RunSettings defaults{};
+  RunSettings defaults = RunSettings();  // GCC 14 at -O3 warns about a destructor after {}
   /// The loss function. May be empty if `make_trainer` creates a Trainer that computes its losses
   /// itself.
   LossFunction loss_function{};
