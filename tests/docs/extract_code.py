@@ -141,6 +141,10 @@ def sources_of(root, blocks):
     programs = [block for block in blocks if block.kind == "program"]
     sources = {"blocks.cpp": common_source(root, [b for b in blocks if b.kind != "program"])}
     for number, block in enumerate(programs, start=1):
+        text = "\n".join(block.lines)
+        if "torch::" in text and not re.search("#include <(torch|linkboy)/", text):
+            # The precompiled header would hide it.
+            raise PageError(f"{block.page}:{block.line}: the program uses torch:: but includes no header for it")
         name = f"program_{number}_{identifier(block.page)}.cpp"
         sources[name] = [line_directive(root, block), *block.lines]
     return sources

@@ -101,6 +101,13 @@ class SourcesTest(unittest.TestCase):
                          [f'#line 3 "{self.root / PAGE}"', "int main() {}"])
         self.assertNotIn("main", "\n".join(sources["blocks.cpp"]))
 
+    def test_a_program_includes_a_header_for_torch(self):
+        program = ["<!-- cpp: program -->", "```cpp", "int main() { torch::manual_seed(1); }", "```"]
+        with self.assertRaisesRegex(extract_code.PageError, "page.md:3: the program uses torch:: but"):
+            self.sources_of(*program)
+        for header in ("torch/torch.h", "linkboy/trainer.hpp"):
+            self.sources_of(*program[:2], f"#include <{header}>", *program[2:])
+
 
 class DocumentationTest(unittest.TestCase):
     def test_no_block_is_skipped(self):
