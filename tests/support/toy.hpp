@@ -5,6 +5,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "linkboy/trainer.hpp"
@@ -53,19 +55,34 @@ class QuietTrainer : public Trainer {
   std::function<void()> on_print{};
 };
 
-/// The toy model with cross entropy and SGD on the test device, without callbacks other than
-/// `callbacks`.
-struct Toy {
-  explicit Toy(CallbackList callbacks = {}, double lr = 0.1)
+/// The toy model with cross entropy and SGD, by default on the test device, without callbacks other
+/// than `callbacks`.
+template <class TrainerType>
+struct ToyOf {
+  explicit ToyOf(CallbackList callbacks = {}, double lr = 0.1,
+                 AcceleratorOptions accelerator = {.device = test_device()})
       : model(toy_model()),
         optimizer(toy_sgd(model, lr)),
         trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                {.callbacks = std::move(callbacks), .accelerator = {.device = test_device()}}) {}
+                {.callbacks = std::move(callbacks), .accelerator = std::move(accelerator)}) {}
+
+  /// Trains, if `options` do not say otherwise, one epoch with 8 samples.
+  TrainResult train(TrainOptions options = {}) {
+    if (!options.train_dataset && !options.train_dataloader) options.train_dataset = toy_data(8);
+    if (!options.num_epochs && !options.max_num_updates) options.num_epochs = 1;
+    return trainer.train(options);
+  }
+
+  /// Returns the values of a metric in the last run.
+  std::vector<double> values(std::string_view metric) const {
+    return trainer.run_history().get_metric_values(metric);
+  }
 
   torch::nn::Sequential model;
   std::shared_ptr<torch::optim::SGD> optimizer;
-  QuietTrainer trainer;
+  TrainerType trainer;
 };
+using Toy = ToyOf<QuietTrainer>;
 
 /// Limits LibTorch to one thread within its scope, because the numbers of a run depend on the
 /// number of threads.

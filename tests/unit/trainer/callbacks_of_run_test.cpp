@@ -11,18 +11,14 @@
 namespace linkboy::testing::callbacks_of_run_test {
 namespace {
 
-TrainOptions one_epoch(CallbackList callbacks = {}) {
-  return {.train_dataset = toy_data(4), .num_epochs = 1, .callbacks = std::move(callbacks)};
-}
-
 TEST(CallbacksOfRunTest, AreCalledOnlyInTheirRun) {
   Trace trace;
   Toy toy;
-  toy.trainer.train(one_epoch({std::make_shared<TracingCallback>(trace)}));
+  toy.train({.callbacks = {std::make_shared<TracingCallback>(trace)}});
   EXPECT_TRUE(trace.text().starts_with("*init_end *dataloaders_ready *training_run_claim"));
   EXPECT_TRUE(trace.text().ends_with("*training_run_end *run_exit"));
   const std::string of_first_run = trace.text();
-  toy.trainer.train(one_epoch());
+  toy.train();
   EXPECT_EQ(trace.text(), of_first_run);
   EXPECT_TRUE(toy.trainer.callback_handler().callbacks().empty());
 }
@@ -31,8 +27,8 @@ TEST(CallbacksOfRunTest, AReusedCallbackIsInitialisedAgain) {
   int num_inits = 0;
   const auto callback = make<LambdaCallback>({.on_init_end = [&](Trainer&) { ++num_inits; }});
   Toy toy;
-  toy.trainer.train(one_epoch({callback}));
-  toy.trainer.train(one_epoch({callback}));
+  toy.train({.callbacks = {callback}});
+  toy.train({.callbacks = {callback}});
   EXPECT_EQ(num_inits, 2);
 }
 
@@ -46,14 +42,12 @@ TEST(CallbacksOfRunTest, AreOrderedByPhaseAmongThoseOfTheTrainer) {
     return callback;
   };
   Toy toy({named("b", Callback::Phase::act), named("d", Callback::Phase::last)});
-  toy.trainer.train(
-      one_epoch({named("c", Callback::Phase::act), named("a", Callback::Phase::first)}));
+  toy.train({.callbacks = {named("c", Callback::Phase::act), named("a", Callback::Phase::first)}});
   EXPECT_EQ(order, "abcd");
 }
 
 TEST(CallbacksOfRunTest, WorkInEvaluationsAndPredictions) {
-  Trace of_evaluation;
-  Trace of_prediction;
+  Trace of_evaluation, of_prediction;
   Toy toy;
   toy.trainer.evaluate(
       {.dataset = toy_data(4), .callbacks = {std::make_shared<TracingCallback>(of_evaluation)}});
@@ -68,25 +62,23 @@ TEST(CallbacksOfRunTest, ADuplicateNameIsAnErrorThatChangesNothing) {
   auto other = make<LambdaCallback>({});
   other->set_name("other");
   Toy toy({callback});
-  EXPECT_ERROR(toy.trainer.train(one_epoch({other, callback})),
-               "there already is a callback named");
-  EXPECT_ERROR(toy.trainer.train(one_epoch({nullptr})), "a callback is null");
+  EXPECT_ERROR(toy.train({.callbacks = {other, callback}}), "there already is a callback named");
+  EXPECT_ERROR(toy.train({.callbacks = {nullptr}}), "a callback is null");
   EXPECT_EQ(toy.trainer.callback_handler().callbacks(), CallbackList{callback});
-  EXPECT_EQ(toy.trainer.train(one_epoch({other})).num_epochs, 1);
+  EXPECT_EQ(toy.train({.callbacks = {other}}).num_epochs, 1);
 }
 
 TEST(CallbacksOfRunTest, AreRemovedAfterAnException) {
   Toy toy;
-  EXPECT_ERROR(toy.trainer.train(one_epoch({make<LambdaCallback>(
-                   {.on_train_epoch_end = [](Trainer&) { throw Error("bad"); }})})),
-               "bad");
+  const auto fails =
+      make<LambdaCallback>({.on_train_epoch_end = [](Trainer&) { throw Error("bad"); }});
+  EXPECT_ERROR(toy.train({.callbacks = {fails}}), "bad");
   EXPECT_TRUE(toy.trainer.callback_handler().callbacks().empty());
 }
 
-/// Returns a callback that throws in `on_train_epoch_end` and in `on_run_exit`, and one that counts
-/// `on_run_exit`.
-CallbackList throwing_twice(int& num_exits) {
-  auto first = make<LambdaCallback>({
+TEST(RunExitTest, ReachesAllCallbacksAndItsExceptionReplacesNoOther) {
+  int num_exits = 0;
+  const auto throws_twice = make<LambdaCallback>({
       .on_train_epoch_end = [](Trainer&) { throw Error("the first"); },
       .on_run_exit =
           [&](Trainer&) {
@@ -94,39 +86,25 @@ CallbackList throwing_twice(int& num_exits) {
             throw Error("the second");
           },
   });
-  first->set_name("first");
-  return {first, make<LambdaCallback>({.on_run_exit = [&](Trainer&) { ++num_exits; }})};
-}
-
-TEST(RunExitTest, ReachesAllCallbacksAfterAnExceptionAndKeepsIt) {
-  int num_exits = 0;
-  Toy toy(throwing_twice(num_exits));
-  EXPECT_ERROR(toy.trainer.train(one_epoch()), "the first");
+  throws_twice->set_name("throws twice");
+  Toy toy({throws_twice, make<LambdaCallback>({.on_run_exit = [&](Trainer&) { ++num_exits; }})});
+  EXPECT_ERROR(toy.train(), "the first");
   EXPECT_EQ(num_exits, 2);
-}
-
-TEST(RunExitTest, ItsExceptionReachesTheCallerIfThereIsNoOther) {
-  int num_exits = 0;
-  Toy toy(throwing_twice(num_exits));
   EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(4)}), "the second");
-  EXPECT_EQ(num_exits, 2);
+  EXPECT_EQ(num_exits, 4);
 }
 
-TEST(RunExitTest, FiresOnceIfTheSetUpFails) {
+TEST(RunExitTest, FiresOnceIfTheSetUpFailsAndAfterAStop) {
   int num_exits = 0;
-  Toy toy({make<LambdaCallback>({.on_dataloaders_ready = [](Trainer&) { throw Error("bad"); },
-                                 .on_run_exit = [&](Trainer&) { ++num_exits; }})});
-  EXPECT_ERROR(toy.trainer.train(one_epoch()), "bad");
+  Toy failing({make<LambdaCallback>({.on_dataloaders_ready = [](Trainer&) { throw Error("bad"); },
+                                     .on_run_exit = [&](Trainer&) { ++num_exits; }})});
+  EXPECT_ERROR(failing.train(), "bad");
   EXPECT_EQ(num_exits, 1);
-}
-
-TEST(RunExitTest, FiresOnceAfterAStop) {
-  int num_exits = 0;
-  Toy toy(
+  Toy stopped(
       {make<LambdaCallback>({.on_train_epoch_start = [](Trainer&) { throw StopTraining("enough"); },
                              .on_run_exit = [&](Trainer&) { ++num_exits; }})});
-  toy.trainer.train(one_epoch());
-  EXPECT_EQ(num_exits, 1);
+  stopped.train();
+  EXPECT_EQ(num_exits, 2);
 }
 
 }  // namespace

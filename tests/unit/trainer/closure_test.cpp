@@ -6,6 +6,7 @@
 #include "linkboy/engine.hpp"
 #include "linkboy/schedulers/step_scheduler.hpp"
 #include "support/at_update.hpp"
+#include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
@@ -33,20 +34,18 @@ torch::nn::Sequential with_dropout() {
 struct LbfgsToy {
   explicit LbfgsToy(torch::nn::Sequential net = toy_model(),
                     AcceleratorOptions accelerator = {.device = "cpu"})
-      : model(std::move(net)), optimizer(toy_lbfgs(model)) {
-    trainer = std::make_unique<QuietTrainer>(
-        model, torch::nn::CrossEntropyLoss(), optimizer,
-        TrainerOptions{.callbacks = {}, .accelerator = std::move(accelerator)});
-  }
+      : model(std::move(net)),
+        trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                {.callbacks = {}, .accelerator = std::move(accelerator)}) {}
 
   torch::nn::Sequential model;
-  std::shared_ptr<Lbfgs> optimizer;
-  std::unique_ptr<QuietTrainer> trainer;
+  std::shared_ptr<Lbfgs> optimizer = toy_lbfgs(model);
+  QuietTrainer trainer;
 };
 
-TrainOptions toy_options() {
+TrainOptions toy_options(int64_t num_epochs = 3) {
   return {.train_dataset = toy_data(10),
-          .num_epochs = 3,
+          .num_epochs = num_epochs,
           .per_device_batch_size = 4,
           .train_dataloader_options = {.seed = 5}};
 }
@@ -86,25 +85,21 @@ TEST(ClosureTest, LbfgsTrainsAsInAHandWrittenLoop) {
     options.gradient_accumulation_steps = steps;
     LbfgsToy toy(with_dropout());
     torch::manual_seed(3);
-    toy.trainer->train(options);
+    toy.trainer.train(options);
     const auto by_hand = with_dropout();
     torch::manual_seed(3);
     train_by_hand(by_hand, options);
     EXPECT_TRUE(bit_equal(toy.model->parameters(), by_hand->parameters())) << steps;
-    EXPECT_EQ(toy.trainer->num_updates(), steps == 1 ? 9 : 6);
+    EXPECT_EQ(toy.trainer.num_updates(), steps == 1 ? 9 : 6);
   }
 }
 
 TEST(ClosureTest, TheLossOfAnEpochIsThatOfTheFirstEvaluationOfEachUpdate) {
-  TrainOptions options = toy_options();
-  options.num_epochs = 1;
-  LbfgsToy toy;
-  double total = 0.0;
   class Counts : public QuietTrainer {
    public:
     using QuietTrainer::QuietTrainer;
     int64_t num_passes = 0;
-    std::vector<double> losses{};
+    double total = 0.0;
 
    protected:
     StepOutput calculate_train_batch_loss(const Batch& batch) override {
@@ -112,35 +107,32 @@ TEST(ClosureTest, TheLossOfAnEpochIsThatOfTheFirstEvaluationOfEachUpdate) {
       return QuietTrainer::calculate_train_batch_loss(batch);
     }
     void train_step(const Batch& batch) override {
-      losses.push_back(QuietTrainer::calculate_train_batch_loss(batch).loss.item<double>() *
-                       static_cast<double>(batch.size()));
+      total += QuietTrainer::calculate_train_batch_loss(batch).loss.item<double>() *
+               static_cast<double>(batch.size());
       QuietTrainer::train_step(batch);
     }
   };
-  Counts trainer(toy.model, torch::nn::CrossEntropyLoss(), toy.optimizer,
-                 {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  trainer.train(options);
-  for (const double loss : trainer.losses) total += loss;
-  EXPECT_NEAR(trainer.run_history().get_latest_metric("train_loss_epoch"), total / 10.0, 1e-6);
+  const auto model = toy_model();
+  auto trainer = cpu_trainer<Counts>(model, {}, toy_lbfgs(model));
+  trainer.train(toy_options(1));
+  EXPECT_NEAR(trainer.run_history().get_latest_metric("train_loss_epoch"), trainer.total / 10.0,
+              1e-6);
   EXPECT_GT(trainer.num_passes, 6) << "three batches, each evaluated several times";
 }
 
 TEST(ClosureTest, AResumedRunContinuesLbfgsBitIdentically) {
   const TemporaryFolder folder;
-  const auto run = [](const CallbackList& callbacks, const std::filesystem::path& from) {
-    auto toy = std::make_unique<LbfgsToy>();
-    for (const auto& callback : callbacks) toy->trainer->callback_handler().add(callback);
-    TrainOptions options = toy_options();
-    if (!from.empty()) options.resume_from = from;
-    toy->trainer->train(options);
-    return toy;
+  const auto weights_of = [](const CallbackList& callbacks, TrainOptions options) {
+    LbfgsToy toy;
+    for (const auto& callback : callbacks) toy.trainer.callback_handler().add(callback);
+    toy.trainer.train(options);
+    return copies_of(toy.model->parameters());
   };
-  const auto whole = run({}, {});
+  const auto whole = weights_of({}, toy_options());
   for (const int64_t update : {4, 6}) {
     const auto states = folder / std::to_string(update);
-    run({saving_in(states), stop_at(update)}, {});
-    const auto resumed = run({}, states);
-    EXPECT_TRUE(bit_equal(resumed->model->parameters(), whole->model->parameters())) << update;
+    weights_of({saving_in(states), stop_at(update)}, toy_options());
+    EXPECT_TRUE(bit_equal(weights_of({}, resumed_from(states, toy_options())), whole)) << update;
   }
 }
 
@@ -149,7 +141,7 @@ TEST(ClosureTest, AScheduleSetsItsLearningRate) {
   TrainOptions options = toy_options();
   options.create_scheduler_fn = step_decay({.step_size = 1, .gamma = 0.5});
   options.max_num_updates = 2;
-  toy.trainer->train(options);
+  toy.trainer.train(options);
   EXPECT_DOUBLE_EQ(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0], 0.125);
 }
 
@@ -172,16 +164,12 @@ class TwiceEvaluated : public QuietTrainer {
 
 TEST(ClosureTest, AnOverrideEvaluatesTheWindowAgain) {
   const auto model = toy_model();
-  TwiceEvaluated trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                         {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  TrainOptions options = toy_options();
-  options.num_epochs = 1;
-  trainer.train(options);
+  auto trainer = cpu_trainer<TwiceEvaluated>(model, {});
+  trainer.train(toy_options(1));
 
   auto by_hand = toy_model();
   const auto optimizer = toy_sgd(by_hand);
-  const auto loader =
-      make_data_loader(options.train_dataset, {.batch_size = 4, .shuffle = true, .seed = 5});
+  const auto loader = make_data_loader(toy_data(10), {.batch_size = 4, .shuffle = true, .seed = 5});
   for (const Batch& batch : loader->batches(1)) {
     for (int i = 0; i < 2; ++i) {
       optimizer->zero_grad();
@@ -193,7 +181,7 @@ TEST(ClosureTest, AnOverrideEvaluatesTheWindowAgain) {
   EXPECT_TRUE(bit_equal(model->parameters(), by_hand->parameters()));
 
   trainer.says_so = false;
-  EXPECT_ERROR(trainer.train(options),
+  EXPECT_ERROR(trainer.train(toy_options(1)),
                "evaluate_window was called by a Trainer that does not keep batches");
 }
 
@@ -205,38 +193,34 @@ TEST(ClosureTest, TheWindowIsEvaluatedOnlyInAnUpdate) {
    protected:
     void train_step(const Batch&) override { evaluate_window(); }
   };
-  const auto model = toy_model();
-  Early trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  EXPECT_ERROR(trainer.train(toy_options()),
+  EXPECT_ERROR(ToyOf<Early>().train(toy_options()),
                "evaluate_window was called outside of optimizer_step");
 }
 
 TEST(ClosureTest, OptionsThatCannotWorkAreRefused) {
   const auto refused = [](LbfgsToy& toy, const TrainOptions& options, const std::string& message) {
-    EXPECT_ERROR(toy.trainer->train(options), message);
+    EXPECT_ERROR(toy.trainer.train(options), message);
     EXPECT_TRUE(bit_equal(toy.model->parameters(), toy_model()->parameters()));
   };
   LbfgsToy toy;
-  TrainOptions options = toy_options();
-  options.gradient_clip_norm = 1.0;
-  refused(toy, options, "gradient_clip_norm does not work with an optimizer that needs a closure");
-  options = toy_options();
-  options.gradient_clip_value = 1.0;
-  refused(toy, options, "gradient_clip_value does not work");
-  options = toy_options();
-  options.execution_mode = ExecutionMode::graph;
-  refused(toy, options, "ExecutionMode::graph does not work");
-  options = toy_options();
-  options.weight_by_batch_size = true;
-  refused(toy, options, "weight_by_batch_size does not work");
+  const auto option_refused = [&](auto option, auto value, const std::string& message) {
+    TrainOptions options = toy_options();
+    options.*option = value;
+    refused(toy, options, message);
+  };
+  option_refused(&TrainOptions::gradient_clip_norm, 1.0,
+                 "gradient_clip_norm does not work with an optimizer that needs a closure");
+  option_refused(&TrainOptions::gradient_clip_value, 1.0, "gradient_clip_value does not work");
+  option_refused(&TrainOptions::execution_mode, ExecutionMode::graph,
+                 "ExecutionMode::graph does not work");
+  option_refused(&TrainOptions::weight_by_batch_size, true, "weight_by_batch_size does not work");
   LbfgsToy half(toy_model(), {.device = "cpu", .precision = Precision::fp16});
   refused(half, toy_options(), "Precision::fp16 does not work");
   LbfgsToy local(toy_model(), {.device = "cpu", .distributed = {.local_sgd_interval = 2}});
   refused(local, toy_options(), "local_sgd_interval does not work");
   LbfgsToy zero(toy_model(), {.device = "cpu", .distributed = {.zero_stage = 1}});
   refused(zero, toy_options(), "zero_stage does not work");
-  toy.trainer->register_optimizer("other", toy_sgd(toy.model));
+  toy.trainer.register_optimizer("other", toy_sgd(toy.model));
   refused(toy, toy_options(), "register_optimizer does not work");
 }
 
@@ -281,12 +265,12 @@ TEST(ClosureTest, AnEngineRefusesLbfgs) {
 TEST(ClosureTest, AStateThatIsLoadedBeforeTheModelMovesFollowsItToTheDevice) {
   const TemporaryFolder folder;
   LbfgsToy first;
-  first.trainer->train(toy_options());
-  first.trainer->save_checkpoint(folder / "c.pt");
+  first.trainer.train(toy_options());
+  first.trainer.save_checkpoint(folder / "c.pt");
   LbfgsToy second(toy_model(), {.device = test_device()});
-  second.trainer->load_checkpoint(folder / "c.pt");
-  second.trainer->train(toy_options());
-  EXPECT_EQ(second.trainer->num_updates(), 9);
+  second.trainer.load_checkpoint(folder / "c.pt");
+  second.trainer.train(toy_options());
+  EXPECT_EQ(second.trainer.num_updates(), 9);
 }
 
 }  // namespace

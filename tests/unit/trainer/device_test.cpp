@@ -35,24 +35,26 @@ struct DeviceRun {
                    .num_epochs = 2,
                    .per_device_batch_size = 4,
                    .execution_mode = mode});
-    std::vector<torch::Tensor> weights;
-    for (const auto& parameter : model->parameters()) weights.push_back(parameter.detach().cpu());
-    return weights;
+    return model->parameters();
   }
 
   torch::nn::Sequential model = toy_model();
   QuietTrainer trainer;
 };
 
+void expect_close(const std::vector<torch::Tensor>& weights,
+                  const std::vector<torch::Tensor>& expected) {
+  ASSERT_EQ(weights.size(), expected.size());
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(weights[i].cpu(), expected[i], 1e-4, 1e-5)) << "tensor " << i;
+  }
+}
+
 void expect_the_weights_of_the_cpu(const std::string& device, ExecutionMode mode) {
   DeviceRun on_cpu("cpu");
   DeviceRun on_device(device);
   const auto expected = on_cpu.train(mode);
-  const auto weights = on_device.train(mode);
-  ASSERT_EQ(weights.size(), expected.size());
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    EXPECT_TRUE(torch::allclose(weights[i], expected[i], 1e-4, 1e-5)) << "tensor " << i;
-  }
+  expect_close(on_device.train(mode), expected);
   const auto loss_of = [](DeviceRun& run) {
     return run.trainer.run_history().get_metric_values("train_loss_epoch").back();
   };
@@ -108,10 +110,9 @@ TEST(DeviceTest, AnAsynchronousSaveContainsTheWeightsOfItsUpdate_CUDA) {
   run.trainer.wait_for_saves();
   const StateDict saved =
       read_checkpoint(folder.path() / kTrainingStateFile).get_dict("model_state_dict");
-  std::size_t i = 0;
-  for (const auto& [name, tensor] : saved.entries()) {
-    EXPECT_TRUE(torch::equal(tensor.toTensor(), weights.at(i++).cpu())) << name;
-  }
+  std::vector<torch::Tensor> saved_weights;
+  for (const auto& [name, tensor] : saved.entries()) saved_weights.push_back(tensor.toTensor());
+  EXPECT_TRUE(bit_equal(saved_weights, weights));
 }
 
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
@@ -141,9 +142,7 @@ std::vector<torch::Tensor> train_conv_net(const std::string& device, const std::
                  .num_epochs = 1,
                  .per_device_batch_size = 4});
   if (!to.empty()) trainer.save_checkpoint(to);
-  std::vector<torch::Tensor> weights;
-  for (const auto& parameter : model->parameters()) weights.push_back(parameter.detach().cpu());
-  return weights;
+  return model->parameters();
 }
 
 TEST(DeviceTest, EveryOptimizerContinuesACheckpointOfTheCpu_CUDA) {
@@ -153,10 +152,7 @@ TEST(DeviceTest, EveryOptimizerContinuesACheckpointOfTheCpu_CUDA) {
     const auto checkpoint = folder / (optimizer + ".pt");
     train_conv_net("cpu", optimizer, "", checkpoint);
     const auto expected = train_conv_net("cpu", optimizer, checkpoint, "");
-    const auto weights = train_conv_net("cuda:0", optimizer, checkpoint, "");
-    for (std::size_t i = 0; i < weights.size(); ++i) {
-      EXPECT_TRUE(torch::allclose(weights[i], expected[i], 1e-4, 1e-5)) << "tensor " << i;
-    }
+    expect_close(train_conv_net("cuda:0", optimizer, checkpoint, ""), expected);
   }
 }
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "support/calls.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
@@ -13,88 +13,60 @@ namespace {
 
 TEST(EvaluationSetsTest, EachSetHasSeparateMetricsAfterEveryEpoch) {
   Toy toy;
-  toy.trainer.train({.train_dataset = toy_data(8),
-                     .num_epochs = 2,
-                     .eval_dataset = toy_data(6),
-                     .more_eval_datasets = {{"rare", toy_data(5)}, {"clean", toy_data(6)}}});
-  const auto& history = toy.trainer.run_history();
-  EXPECT_EQ(history.get_metric_names(),
+  toy.train({.num_epochs = 2,
+             .eval_dataset = toy_data(6),
+             .more_eval_datasets = {{"rare", toy_data(5)}, {"clean", toy_data(6)}}});
+  EXPECT_EQ(toy.trainer.run_history().get_metric_names(),
             (std::vector<std::string>{"train_loss_epoch", "eval_loss_epoch", "rare_eval_loss_epoch",
                                       "clean_eval_loss_epoch"}));
-  EXPECT_EQ(history.get_metric_values("clean_eval_loss_epoch"),
-            history.get_metric_values("eval_loss_epoch"));
-  EXPECT_NE(history.get_metric_values("rare_eval_loss_epoch"),
-            history.get_metric_values("eval_loss_epoch"));
+  EXPECT_EQ(toy.values("clean_eval_loss_epoch"), toy.values("eval_loss_epoch"));
+  EXPECT_NE(toy.values("rare_eval_loss_epoch"), toy.values("eval_loss_epoch"));
 }
 
 TEST(EvaluationSetsTest, NamedSetsNeedNoUnnamedSet) {
   Toy toy;
-  toy.trainer.train({.train_dataset = toy_data(8),
-                     .num_epochs = 1,
-                     .more_eval_datasets = {{"only", toy_data(6)}}});
-  EXPECT_EQ(toy.trainer.run_history().get_metric_values("only_eval_loss_epoch").size(), 1U);
+  toy.train({.more_eval_datasets = {{"only", toy_data(6)}}});
+  EXPECT_EQ(toy.values("only_eval_loss_epoch").size(), 1U);
 }
 
-TEST(EvaluationSetsTest, RefusesSetsWithoutAName) {
+TEST(EvaluationSetsTest, RefusesSetsWithoutAUniqueNameOrData) {
   Toy toy;
-  EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(8),
-                                  .num_epochs = 1,
-                                  .more_eval_datasets = {{"", toy_data(6)}}}),
-               "has no name");
-}
-
-TEST(EvaluationSetsTest, RefusesTwoSetsWithTheSameName) {
-  Toy toy;
-  EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(8),
-                                  .num_epochs = 1,
-                                  .more_eval_datasets = {{"a", toy_data(6)}, {"a", toy_data(6)}}}),
+  EXPECT_ERROR(toy.train({.more_eval_datasets = {{"", toy_data(6)}}}), "has no name");
+  EXPECT_ERROR(toy.train({.more_eval_datasets = {{"a", toy_data(6)}, {"a", toy_data(6)}}}),
                "two entries of more_eval_datasets are named \"a\"");
-}
-
-TEST(EvaluationSetsTest, RefusesASetWithoutData) {
-  Toy toy;
-  EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(8),
-                                  .num_epochs = 1,
-                                  .more_eval_datasets = {{"a", Dataset()}}}),
+  EXPECT_ERROR(toy.train({.more_eval_datasets = {{"a", Dataset()}}}),
                "the evaluation data \"a\" is an empty handle");
 }
 
 TEST(EvaluationSetsTest, EvaluatesBeforeTrainingOnRequest) {
   Toy toy;
   const auto before = toy.trainer.evaluate({.dataset = toy_data(6)}).at("evaluation_loss");
-  toy.trainer.train({.train_dataset = toy_data(8),
-                     .num_epochs = 1,
-                     .eval_dataset = toy_data(6),
-                     .evaluate_before_training = true});
-  const auto& history = toy.trainer.run_history();
-  EXPECT_EQ(history.get_metric_values("initial_eval_loss_epoch"), std::vector<double>{before});
-  EXPECT_EQ(history.get_metric_values("eval_loss_epoch").size(), 1U);
+  toy.train({.eval_dataset = toy_data(6), .evaluate_before_training = true});
+  EXPECT_EQ(toy.values("initial_eval_loss_epoch"), std::vector<double>{before});
+  EXPECT_EQ(toy.values("eval_loss_epoch").size(), 1U);
 }
 
 TEST(EvaluationSetsTest, AResumedRunDoesNotEvaluateBeforeTrainingAgain) {
   const TemporaryFolder folder;
   const auto train = [&](int64_t num_epochs, std::optional<std::filesystem::path> resume_from) {
     Toy toy;
-    toy.trainer.train({.train_dataset = toy_data(8),
-                       .num_epochs = num_epochs,
-                       .eval_dataset = toy_data(6),
-                       .resume_from = std::move(resume_from),
-                       .evaluate_before_training = true});
+    toy.train({.num_epochs = num_epochs,
+               .eval_dataset = toy_data(6),
+               .resume_from = std::move(resume_from),
+               .evaluate_before_training = true});
     toy.trainer.save_training_state(folder.path());
-    return toy.trainer.run_history().get_metric_values("initial_eval_loss_epoch").size();
+    return toy.values("initial_eval_loss_epoch").size();
   };
   EXPECT_EQ(train(1, std::nullopt), 1U);
   EXPECT_EQ(train(2, folder.path()), 1U);
 }
 
 TEST(MetricNameTest, ContainsThePhaseAfterThePrefixOfTheHistory) {
-  auto calls = std::make_shared<Calls>();
   std::vector<std::string> names;
-  calls->at_update_end = [&](Trainer& trainer) { names.push_back(trainer.metric_name("f1")); };
-  calls->at_eval_epoch_end = calls->at_update_end;
-  Toy toy({calls});
+  const auto note = [&](Trainer& trainer) { names.push_back(trainer.metric_name("f1")); };
+  Toy toy({make<LambdaCallback>({.on_train_update_end = note, .on_eval_epoch_end = note})});
   toy.trainer.run_history().set_metric_name_prefix("fold3_");
-  toy.trainer.train({.train_dataset = toy_data(4), .num_epochs = 1, .eval_dataset = toy_data(3)});
+  toy.train({.eval_dataset = toy_data(3)});
   EXPECT_EQ(names, (std::vector<std::string>{"fold3_train_f1", "fold3_eval_f1"}));
 }
 
