@@ -20,6 +20,7 @@
 #include "linkboy/schedulers/wsd_scheduler.hpp"
 #include "support/every_callback.hpp"
 #include "support/file_contents.hpp"
+#include "support/in_every_event.hpp"
 #include "support/run_folder.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
@@ -49,8 +50,8 @@ bool handles_signals() {
   return present.sa_handler != SIG_DFL;
 }
 
-/// A callback whose state contains the weights after each update, and a count that it changes in
-/// place at an epoch's end.
+/// A callback whose states contain the weights after each update, and counts that it changes in
+/// place at the end of an epoch and in evaluations.
 class Trail : public Callback {
  public:
   void on_train_update_end(Trainer& trainer) override {
@@ -68,38 +69,27 @@ class Trail : public Callback {
     weights_ = state.get_doubles("weights");
     count_ = state.get_tensor("count");
   }
+  StateDict rank_state_dict() const override { return {{"count", rank_count_}}; }
+  void load_rank_state_dict(const StateDict& state) override {
+    rank_count_ = state.get_tensor("count");
+  }
   void on_train_epoch_end(Trainer&) override { count_ += 1; }
   void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-    if (!trainer.is_intermediate_evaluation()) count_ += 1;
+    if (trainer.is_intermediate_evaluation()) return;
+    count_ += 1;
+    rank_count_ += 1;
   }
 
  private:
   std::vector<double> weights_;
   torch::Tensor count_ = torch::zeros({1}, torch::kLong);
+  torch::Tensor rank_count_ = torch::zeros({1}, torch::kLong);
 };
 
 /// Ends the run at the n-th event.
-class LeaveAt : public Callback {
+class LeaveAt : public InEveryEvent {
  public:
-  void on_training_run_start(Trainer& trainer) override { count(trainer, "training_run_start"); }
-  void on_train_epoch_start(Trainer& trainer) override { count(trainer, "train_epoch_start"); }
-  void on_train_step_start(Trainer& trainer) override { count(trainer, "train_step_start"); }
-  void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-    count(trainer, "train_step_end");
-  }
-  void on_gradients_ready(Trainer& trainer) override { count(trainer, "gradients_ready"); }
-  void on_train_update_end(Trainer& trainer) override { count(trainer, "train_update_end"); }
-  void on_train_epoch_end(Trainer& trainer) override { count(trainer, "train_epoch_end"); }
-  void on_eval_epoch_start(Trainer& trainer) override { count(trainer, "eval_epoch_start"); }
-  void on_eval_step_start(Trainer& trainer) override { count(trainer, "eval_step_start"); }
-  void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-    count(trainer, "eval_step_end");
-  }
-  void on_eval_epoch_end(Trainer& trainer) override { count(trainer, "eval_epoch_end"); }
-  void on_training_run_epoch_end(Trainer& trainer) override {
-    count(trainer, "training_run_epoch_end");
-  }
-  void on_training_run_end(Trainer& trainer) override { count(trainer, "training_run_end"); }
+  void on_training_run_end(Trainer& trainer) override { see("run_end", trainer); }
 
   int64_t event = 0;  // at which the run ends; 0: never
   Way way = Way::request_stop;
@@ -107,7 +97,7 @@ class LeaveAt : public Callback {
   std::string place;  // where the run ended
 
  private:
-  void count(Trainer& trainer, const char* name) {
+  void see(const std::string& name, Trainer& trainer) override {
     if (++num_events != event) return;
     place = c10::str(name, " of epoch ", trainer.run_history().current_epoch(), ", after update ",
                      trainer.num_updates());
@@ -211,8 +201,7 @@ std::string name_of_case(const ::testing::TestParamInfo<Case>& info) {
   return c10::str(name_of(way), "_", name_of(save), "_", name_of(which));
 }
 
-class EveryWayToLeaveTest : public ::testing::TestWithParam<Case> {
- protected:
+struct EveryWayToLeaveTest : ::testing::TestWithParam<Case> {
   const SingleThread one_thread_;
 };
 

@@ -16,6 +16,7 @@
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/in_every_event.hpp"
+#include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
@@ -33,10 +34,6 @@ TrainOptions two_updates_per_epoch(int64_t num_epochs) {
           .gradient_accumulation_steps = 2};
 }
 
-std::shared_ptr<Callback> calling(LambdaCallbackFunctions functions) {
-  return std::make_shared<LambdaCallback>(std::move(functions));
-}
-
 StateDict state_in(const fs::path& folder) {
   return read_checkpoint(folder / kTrainingStateFile).get_dict("training_state");
 }
@@ -45,7 +42,7 @@ TEST(LeftRunTest, NoStateContainsADroppedUpdate) {
   for (const bool is_error : {false, true}) {
     SCOPED_TRACE(is_error);
     const TemporaryFolder folder;
-    Toy toy({calling({.on_gradients_ready = [&](Trainer& trainer) {
+    Toy toy({make<LambdaCallback>({.on_gradients_ready = [&](Trainer& trainer) {
       if (trainer.num_updates() != 3) return;
       if (is_error) throw std::runtime_error("left");
       throw StopTraining("left");
@@ -72,14 +69,15 @@ TEST(LeftRunTest, AStopInAnEvaluationSavesTheTrainedWeightsNotTheAverages) {
     const TemporaryFolder folder;
     std::vector<torch::Tensor> trained;
     CallbackList callbacks{
-        calling({.on_train_update_end =
-                     [&](Trainer& trainer) { trained = copies_of(trainer.model().parameters()); },
-                 .on_eval_step_end =
-                     [](Trainer& trainer, const Batch&, const StepOutput&) {
-                       if (trainer.num_updates() == 4 && !trainer.is_intermediate_evaluation()) {
-                         throw StopTraining(StopReason::early_stop, "enough");
-                       }
-                     }}),
+        make<LambdaCallback>(
+            {.on_train_update_end =
+                 [&](Trainer& trainer) { trained = copies_of(trainer.model().parameters()); },
+             .on_eval_step_end =
+                 [](Trainer& trainer, const Batch&, const StepOutput&) {
+                   if (trainer.num_updates() == 4 && !trainer.is_intermediate_evaluation()) {
+                     throw StopTraining(StopReason::early_stop, "enough");
+                   }
+                 }}),
         make<SaveTrainingState>({.directory = folder / "states"})};
     if (is_ema) {
       callbacks.push_back(make<ModelEma>({.decay = 0.5, .apply_at_end = true}));
@@ -101,22 +99,20 @@ TEST(LeftRunTest, AStopInAnEvaluationSavesTheTrainedWeightsNotTheAverages) {
 TEST(LeftRunTest, AnEvaluationRestoresThePreviousRun) {
   const TemporaryFolder folder;
   Toy first({stop_at(3)});
-  first.trainer.train(two_updates_per_epoch(4));
+  first.train(two_updates_per_epoch(4));
   first.trainer.save_training_state(folder / "first");
-
   Toy toy;
-  TrainOptions options = two_updates_per_epoch(4);
-  options.resume_from = folder / "first";
   toy.trainer.callback_handler().add(stop_at(5));
-  toy.trainer.train(options);
+  toy.train(resumed_from(folder / "first", two_updates_per_epoch(4)));
   toy.trainer.save_training_state(folder / "before");
   bool could_be_saved = true;
-  toy.trainer.callback_handler().add(calling({.on_evaluation_run_start = [&](Trainer& trainer) {
-    could_be_saved = trainer.can_save_training_state();
-    EXPECT_EQ(trainer.num_updates(), 0);
-    EXPECT_TRUE(trainer.resumed_from().empty());
-    EXPECT_TRUE(trainer.run_history().get_metric_names().empty());
-  }}));
+  toy.trainer.callback_handler().add(
+      make<LambdaCallback>({.on_evaluation_run_start = [&](Trainer& trainer) {
+        could_be_saved = trainer.can_save_training_state();
+        EXPECT_EQ(trainer.num_updates(), 0);
+        EXPECT_TRUE(trainer.resumed_from().empty());
+        EXPECT_TRUE(trainer.run_history().get_metric_names().empty());
+      }}));
   EXPECT_EQ(toy.trainer.evaluate({.dataset = toy_data(6)}).size(), 1U);
   EXPECT_FALSE(could_be_saved) << "there is no training run to resume";
   EXPECT_EQ(toy.trainer.resumed_from(), folder / "first");
@@ -134,57 +130,24 @@ TEST(LeftRunTest, AnEvaluationRestoresThePreviousRun) {
   EXPECT_EQ(toy.trainer.num_updates(), 5);
 }
 
-/// Counts in tensors that it changes in place.
-class CountInPlace : public Callback {
- public:
-  void on_train_epoch_end(Trainer&) override { count_ += 1; }
-  void on_eval_step_end(Trainer&, const Batch&, const StepOutput&) override { own_count_ += 1; }
-  StateDict state_dict() const override {
-    ++num_calls;
-    return {{"count", count_}};
-  }
-  void load_state_dict(const StateDict& state) override { count_ = state.get_tensor("count"); }
-  StateDict rank_state_dict() const override { return {{"count", own_count_}}; }
-  void load_rank_state_dict(const StateDict& state) override {
-    own_count_ = state.get_tensor("count");
-  }
-  int64_t total() const { return (count_ + own_count_).item<int64_t>(); }
-  mutable int64_t num_calls = 0;
-
- private:
-  torch::Tensor count_ = torch::zeros({1}, torch::kLong);
-  torch::Tensor own_count_ = torch::zeros({1}, torch::kLong);
-};
-
-TEST(LeftRunTest, TensorsThatCallbacksChangeInPlaceAreCountedOnce) {
-  const TemporaryFolder folder;
-  const auto whole = std::make_shared<CountInPlace>();
-  Toy(CallbackList{whole}).trainer.train(two_updates_per_epoch(3));
-  Toy first({std::make_shared<CountInPlace>(),
-             calling({.on_eval_step_end =
-                          [](Trainer& trainer, const Batch&, const StepOutput&) {
-                            if (trainer.num_updates() == 4) trainer.request_stop();
-                          }}),
-             make<SaveTrainingState>({.directory = folder / "states"})});
-  first.trainer.train(two_updates_per_epoch(3));
-  const auto resumed = std::make_shared<CountInPlace>();
-  Toy second({resumed});
-  TrainOptions options = two_updates_per_epoch(3);
-  options.resume_from = folder / "states";
-  second.trainer.train(options);
-  EXPECT_EQ(resumed->total(), whole->total());
-}
-
 TEST(LeftRunTest, StatesOfCallbacksAreTakenOnlyIfTheyCanBeSaved) {
+  class CountsCalls : public Callback {
+   public:
+    StateDict state_dict() const override {
+      ++num_calls;
+      return {};
+    }
+    mutable int64_t num_calls = 0;
+  };
   const TemporaryFolder folder;
-  const auto alone = std::make_shared<CountInPlace>();
-  Toy(CallbackList{alone}).trainer.train(two_updates_per_epoch(3));
-  EXPECT_EQ(alone->num_calls, 0);
-  const auto saved = std::make_shared<CountInPlace>();
-  Toy(CallbackList{saved,
-                   make<SaveTrainingState>({.directory = folder / "states", .save_at_end = false})})
-      .trainer.train(two_updates_per_epoch(3));
-  EXPECT_EQ(saved->num_calls, 3) << "one per epoch";
+  const auto callback = std::make_shared<CountsCalls>();
+  Toy toy({callback});
+  toy.trainer.train(two_updates_per_epoch(3));
+  EXPECT_EQ(callback->num_calls, 0);
+  toy.trainer.callback_handler().add(
+      make<SaveTrainingState>({.directory = folder / "states", .save_at_end = false}));
+  toy.trainer.train(two_updates_per_epoch(3));
+  EXPECT_EQ(callback->num_calls, 3) << "one per epoch";
 }
 
 /// A loss with a running mean over its calls in training mode. `num_calls` counts all calls.
@@ -229,52 +192,42 @@ TEST(LeftRunTest, BuffersThatAnEvaluationChangesAreSavedAsTheyWereBeforeIt) {
   const TemporaryFolder folder;
   WithRunningLoss whole;
   whole.trainer.train(two_updates_per_epoch(3));
-  WithRunningLoss first({calling({.on_eval_step_end =
-                                      [](Trainer& trainer, const Batch&, const StepOutput&) {
-                                        if (trainer.num_updates() == 4) trainer.request_stop();
-                                      }}),
-                         make<SaveTrainingState>({.directory = folder / "states"})});
+  WithRunningLoss first(
+      {make<LambdaCallback>({.on_eval_step_end =
+                                 [](Trainer& trainer, const Batch&, const StepOutput&) {
+                                   if (trainer.num_updates() == 4) trainer.request_stop();
+                                 }}),
+       make<SaveTrainingState>({.directory = folder / "states"})});
   first.trainer.train(two_updates_per_epoch(3));
   WithRunningLoss second;
-  TrainOptions options = two_updates_per_epoch(3);
-  options.resume_from = folder / "states";
-  second.trainer.train(options);
+  second.trainer.train(resumed_from(folder / "states", two_updates_per_epoch(3)));
   EXPECT_TRUE(torch::equal(second.loss->num_calls, whole.loss->num_calls));
 }
 
 TEST(LeftRunTest, AStopWithNothingLeftToDoEndsTheRunCleanly) {
   const auto stop = [](Trainer&) { throw StopTraining(StopReason::early_stop, "enough"); };
-  Toy at_start({calling({.on_dataloaders_ready = stop})});
+  Toy at_start({make<LambdaCallback>({.on_dataloaders_ready = stop})});
   const auto result = at_start.trainer.train(two_updates_per_epoch(2));
   EXPECT_EQ(result.num_updates, 0);
   EXPECT_EQ(result.reason, StopReason::early_stop);
   EXPECT_EQ(result.message, "enough");
   EXPECT_TRUE(at_start.trainer.evaluate({.dataset = toy_data(6)}).empty());
-  Toy at_end({calling({.on_training_run_end = stop,
-                       .on_evaluation_run_end = stop,
-                       .on_stop_training_error =
-                           [](Trainer&, const StopTraining&) { throw StopTraining("again"); }}),
+  Toy at_end({make<LambdaCallback>(
+                  {.on_training_run_end = stop,
+                   .on_evaluation_run_end = stop,
+                   .on_stop_training_error =
+                       [](Trainer&, const StopTraining&) { throw StopTraining("again"); }}),
               stop_at(1)});
   EXPECT_EQ(at_end.trainer.train(two_updates_per_epoch(2)).num_updates, 1);
   EXPECT_EQ(at_end.trainer.evaluate({.dataset = toy_data(6)}).size(), 1U);
 }
 
-/// Records for each event whether a state can be saved.
-class NoteWhere : public InEveryEvent {
- public:
-  std::map<std::string, bool> can_save;
-
- private:
-  void see(const std::string& event, Trainer& trainer) override {
-    can_save[event] = trainer.can_save_training_state();
-  }
-};
-
 TEST(LeftRunTest, AStopBeforeTheFirstRunEndsThatRunCleanly) {
   int num_made = 0;
-  const auto second = calling({.on_init_end = [&](Trainer&) { ++num_made; }});
+  const auto second = make<LambdaCallback>({.on_init_end = [&](Trainer&) { ++num_made; }});
   second->set_name("second");
-  Toy toy({calling({.on_init_end = [](Trainer&) { throw StopTraining("enough"); }}), second});
+  Toy toy({make<LambdaCallback>({.on_init_end = [](Trainer&) { throw StopTraining("enough"); }}),
+           second});
   EXPECT_EQ(toy.trainer.train(two_updates_per_epoch(2)).message, "enough");
   EXPECT_EQ(toy.trainer.num_updates(), 0);
   EXPECT_EQ(num_made, 1);
@@ -287,8 +240,10 @@ TEST(LeftRunTest, AStateCanBeSavedWhereTheHeaderPromises) {
       {"update_end", true}, {"gradients_ready", false}, {"run_epoch_end", true}};
   for (const bool is_saver_there : {false, true}) {
     const TemporaryFolder folder;
-    const auto note = std::make_shared<NoteWhere>();
-    Toy toy({note});
+    std::map<std::string, bool> can_save;
+    Toy toy({in_every_event([&](const std::string& event, Trainer& trainer) {
+      can_save[event] = trainer.can_save_training_state();
+    })});
     if (is_saver_there) {
       toy.trainer.callback_handler().add(
           make<SaveTrainingState>({.directory = folder / "states", .save_at_end = false}));
@@ -299,22 +254,20 @@ TEST(LeftRunTest, AStateCanBeSavedWhereTheHeaderPromises) {
          {"epoch_end", "eval_start", "eval_step_start", "eval_step_end", "eval_end"}) {
       here[event] = is_saver_there;
     }
-    EXPECT_EQ(note->can_save, here) << is_saver_there;
+    EXPECT_EQ(can_save, here) << is_saver_there;
   }
 }
 
 TEST(LeftRunTest, RefusedOptionsKeepThePreviousRun) {
-  const auto model = toy_model();
-  QuietTrainer trainer(
-      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-      {.callbacks = {},
-       .accelerator = {.device = "cpu", .distributed = {.local_sgd_interval = 2}}});
+  Toy toy({}, 0.1, {.device = "cpu", .distributed = {.local_sgd_interval = 2}});
   TrainOptions options = two_updates_per_epoch(1);
-  trainer.train(options);
+  toy.train(options);
   options.weight_by_batch_size = true;
-  EXPECT_ERROR(trainer.train(options), "weight_by_batch_size needs gradients");
-  EXPECT_EQ(trainer.num_updates(), 2);
-  EXPECT_EQ(trainer.run_history().get_metric_values("train_loss_epoch").size(), 1U);
+  EXPECT_ERROR(
+      toy.train(options),
+      "weight_by_batch_size needs gradients that linkboy averages, but local_sgd_interval");
+  EXPECT_EQ(toy.trainer.num_updates(), 2);
+  EXPECT_EQ(toy.values("train_loss_epoch").size(), 1U);
 }
 
 }  // namespace

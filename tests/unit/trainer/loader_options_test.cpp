@@ -13,13 +13,11 @@ namespace {
 
 TEST(LoaderOptionsTest, OptionsOfTheCallOverrideTheDefaults) {
   Toy toy;
-  TrainOptions options{.train_dataset = toy_data(9),
-                       .num_epochs = 1,
-                       .eval_dataset = toy_data(6),
-                       .per_device_batch_size = 4};
-  options.train_dataloader_options.drop_last = true;
-  options.eval_dataloader_options.batch_size = 2;
-  toy.trainer.train(options);
+  toy.train({.train_dataset = toy_data(9),
+             .eval_dataset = toy_data(6),
+             .per_device_batch_size = 4,
+             .train_dataloader_options = {.drop_last = true},
+             .eval_dataloader_options = {.batch_size = 2}});
   EXPECT_EQ(toy.trainer.num_updates(), 2);
   EXPECT_EQ(toy.trainer.run_config().eval_per_device_batch_size, 2);
   EXPECT_EQ(toy.trainer.run_config().num_eval_batches_per_epoch, 3);
@@ -40,30 +38,24 @@ class OwnDefaults : public QuietTrainer {
 };
 
 TEST(LoaderOptionsTest, ASubclassCanSetTheDefaults) {
-  const auto model = toy_model();
-  OwnDefaults trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                      {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  TrainOptions options{.train_dataset = toy_data(9),
-                       .num_epochs = 1,
-                       .eval_dataset = toy_data(6),
-                       .per_device_batch_size = 4};
-  trainer.train(options);
-  EXPECT_EQ(trainer.num_updates(), 2);
-  EXPECT_EQ(trainer.run_config().num_eval_batches_per_epoch, 3);
+  ToyOf<OwnDefaults> toy;
+  TrainOptions options{
+      .train_dataset = toy_data(9), .eval_dataset = toy_data(6), .per_device_batch_size = 4};
+  EXPECT_EQ(toy.train(options).num_updates, 2);
+  EXPECT_EQ(toy.trainer.run_config().num_eval_batches_per_epoch, 3);
   options.train_dataloader_options.drop_last = false;
-  trainer.train(options);
-  EXPECT_EQ(trainer.num_updates(), 3);
+  EXPECT_EQ(toy.train(options).num_updates, 3);
 }
 
 TEST(LoaderOptionsTest, TwoDifferentBatchSizesAreAnError) {
   Toy toy;
-  TrainOptions options{.train_dataset = toy_data(8), .num_epochs = 1};
-  options.train_dataloader_options.batch_size = 2;
-  EXPECT_ERROR(toy.trainer.train(options),
-               "train_dataloader_options.batch_size is 2, but per_device_batch_size is 8. Set only "
+  TrainOptions options{.train_dataloader_options = {.batch_size = 2}};
+  EXPECT_ERROR(toy.train(options),
+               "train_dataloader_options.batch_size is 2, "
+               "but per_device_batch_size is 8. Set only "
                "per_device_batch_size");
   options.per_device_batch_size = 2;
-  EXPECT_EQ(toy.trainer.train(options).num_updates, 4);
+  EXPECT_EQ(toy.train(options).num_updates, 4);
   EXPECT_ERROR(
       toy.trainer.evaluate({.dataset = toy_data(8), .dataloader_options = {.batch_size = 2}}),
       "dataloader_options.batch_size is 2");
@@ -74,9 +66,9 @@ TEST(LoaderOptionsTest, TwoCollateFunctionsAreAnError) {
   Toy toy;
   for (const auto loader :
        {&TrainOptions::train_dataloader_options, &TrainOptions::eval_dataloader_options}) {
-    TrainOptions options{.train_dataset = toy_data(8), .num_epochs = 1, .collate_fn = first};
+    TrainOptions options{.collate_fn = first};
     (options.*loader).collate_fn = first;
-    EXPECT_ERROR(toy.trainer.train(options), "both collate_fn and ");
+    EXPECT_ERROR(toy.train(options), "both collate_fn and ");
   }
   EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(8),
                                      .dataloader_options = {.collate_fn = first},
@@ -88,15 +80,14 @@ TEST(LoaderOptionsTest, CollateFnMakesBatchesOfSingleSamples) {
   Toy toy;
   std::mutex mutex;  // with a device, workers call the function at the same time
   std::multiset<std::size_t> sizes;
-  toy.trainer.train({.train_dataset = toy_data(5),
-                     .num_epochs = 1,
-                     .per_device_batch_size = 2,
-                     .collate_fn = [&](std::vector<Batch> samples) {
-                       const std::lock_guard lock(mutex);
-                       sizes.insert(samples.size());
-                       EXPECT_EQ(samples[0].input().dim(), 1);
-                       return stack_samples(samples);
-                     }});
+  toy.train({.train_dataset = toy_data(5),
+             .per_device_batch_size = 2,
+             .collate_fn = [&](std::vector<Batch> samples) {
+               const std::lock_guard lock(mutex);
+               sizes.insert(samples.size());
+               EXPECT_EQ(samples[0].input().dim(), 1);
+               return stack_samples(samples);
+             }});
   EXPECT_EQ(sizes, (std::multiset<std::size_t>{1, 2, 2}));
 }
 

@@ -11,15 +11,6 @@
 namespace linkboy::testing::overridden_loop_test {
 namespace {
 
-template <class T>
-struct ToyOf {
-  torch::nn::Sequential model = toy_model();
-  T trainer{model,
-            torch::nn::CrossEntropyLoss(),
-            toy_sgd(model),
-            {.callbacks = {}, .accelerator = {.device = test_device()}}};
-};
-
 /// Makes two passes over each batch; each counts half.
 class TwoPasses : public QuietTrainer {
  public:
@@ -38,14 +29,12 @@ class TwoPasses : public QuietTrainer {
 
 TEST(OverriddenLoopTest, ATrainStepWithItsOwnPassesMakesTheSameUpdates) {
   const TrainOptions options{.train_dataset = toy_data(20), .num_epochs = 2};
-  ToyOf<QuietTrainer> plain;
+  Toy plain;
   ToyOf<TwoPasses> own;
-  const TrainResult expected = plain.trainer.train(options);
-  const TrainResult result = own.trainer.train(options);
-  EXPECT_EQ(result.num_updates, expected.num_updates);
+  const TrainResult expected = plain.train(options);
+  EXPECT_EQ(own.train(options).num_updates, expected.num_updates);
   EXPECT_TRUE(bit_equal(own.model->parameters(), plain.model->parameters()));
-  EXPECT_EQ(own.trainer.run_history().get_metric_values("train_loss_epoch"),
-            plain.trainer.run_history().get_metric_values("train_loss_epoch"));
+  EXPECT_EQ(own.values("train_loss_epoch"), plain.values("train_loss_epoch"));
 }
 
 /// Skips the batches 1, 5, 9, ... (from 0), each of which is the last one of a window of two.
@@ -64,8 +53,8 @@ class SkipsBatches : public QuietTrainer {
 
 TEST(OverriddenLoopTest, AWindowWithoutAnUpdateIsDropped) {
   ToyOf<SkipsBatches> own;
-  const TrainResult result = own.trainer.train(
-      {.train_dataset = toy_data(64), .num_epochs = 2, .gradient_accumulation_steps = 2});
+  const TrainResult result =
+      own.train({.train_dataset = toy_data(64), .num_epochs = 2, .gradient_accumulation_steps = 2});
   EXPECT_EQ(result.num_epochs, 2);
   EXPECT_EQ(result.num_updates, 2 * 2);  // of 8 batches, 4 windows each
   EXPECT_EQ(own.trainer.num_leftovers, 0);
@@ -85,40 +74,25 @@ class StepOf : public QuietTrainer {
   void train_step(const Batch& batch) override { step(*this, batch); }
 };
 
-TEST(OverriddenLoopTest, AStepThatNeverMakesAnUpdateIsAnError) {
-  ToyOf<StepOf> own;
-  own.trainer.step = [](StepOf& trainer, const Batch& batch) { trainer.forward(batch); };
-  EXPECT_ERROR(own.trainer.train({.train_dataset = toy_data(20), .max_num_updates = 3}),
-               "must call update() if is_update_due()");
-}
-
-TEST(OverriddenLoopTest, AnUpdateWithinAWindowIsAnError) {
-  ToyOf<StepOf> own;
-  own.trainer.step = [](StepOf& trainer, const Batch& batch) {
-    trainer.backward_step(trainer.forward(batch).loss);
-    trainer.update();
+TEST(OverriddenLoopTest, StepsThatBreakTheRulesOfALoopAreErrors) {
+  const auto expect_error = [](decltype(StepOf::step) step, const TrainOptions& options,
+                               const char* message) {
+    ToyOf<StepOf> own;
+    own.trainer.step = std::move(step);
+    EXPECT_ERROR(own.train(options), message);
   };
-  EXPECT_ERROR(
-      own.trainer.train(
-          {.train_dataset = toy_data(20), .num_epochs = 1, .gradient_accumulation_steps = 2}),
-      "does not end its accumulation window");
-}
-
-TEST(OverriddenLoopTest, AForwardPassOutsideOfAStepIsAnError) {
-  ToyOf<StepOf> own;
-  EXPECT_ERROR(own.trainer.forward(Batch(torch::ones({2, 4}), torch::ones({2}, at::kLong))),
-               "outside of train_step");
-}
-
-TEST(OverriddenLoopTest, WeightsByBatchSizeNeedTheLoopsBackwardPass) {
-  ToyOf<StepOf> own;
-  own.trainer.step = [](StepOf& trainer, const Batch& batch) {
+  expect_error([](StepOf& trainer, const Batch& batch) { trainer.forward(batch); },
+               {.max_num_updates = 3}, "must call update() if is_update_due()");
+  const auto always_updates = [](StepOf& trainer, const Batch& batch) {
     trainer.backward_step(trainer.calculate_train_batch_loss(batch).loss);
     trainer.update();
   };
-  EXPECT_ERROR(own.trainer.train(
-                   {.train_dataset = toy_data(20), .num_epochs = 1, .weight_by_batch_size = true}),
-               "train_step did not call them");
+  expect_error(always_updates, {.per_device_batch_size = 4, .gradient_accumulation_steps = 2},
+               "does not end its accumulation window");
+  expect_error(always_updates, {.weight_by_batch_size = true}, "train_step did not call them");
+  EXPECT_ERROR(
+      ToyOf<StepOf>().trainer.forward(Batch(torch::ones({2, 4}), torch::ones({2}, at::kLong))),
+      "outside of train_step");
 }
 
 /// Never evaluates, even if there is evaluation data.
@@ -139,30 +113,28 @@ class OnlyTrains : public QuietTrainer {
 TEST(OverriddenLoopTest, ACustomRunIsCountedLikeTheDefaultOne) {
   const TrainOptions options{
       .train_dataset = toy_data(20), .num_epochs = 3, .eval_dataset = toy_data(8)};
-  ToyOf<QuietTrainer> plain;
+  Toy plain;
   ToyOf<OnlyTrains> own;
-  plain.trainer.train(options);
-  const TrainResult result = own.trainer.train(options);
+  plain.train(options);
+  const TrainResult result = own.train(options);
   EXPECT_EQ(result.reason, StopReason::finished);
   EXPECT_EQ(result.num_epochs, 3);
   EXPECT_TRUE(bit_equal(own.model->parameters(), plain.model->parameters()));
-  EXPECT_TRUE(own.trainer.run_history().get_metric_values("eval_loss_epoch").empty());
+  EXPECT_TRUE(own.values("eval_loss_epoch").empty());
   EXPECT_TRUE(own.trainer.is_last_epoch());
 }
 
-class EndsNoEpoch : public QuietTrainer {
- public:
-  using QuietTrainer::QuietTrainer;
-
- protected:
-  void run_training() override {
-    while (begin_epoch()) run_train_epoch(*train_dataloader());
-  }
-};
-
 TEST(OverriddenLoopTest, AnEpochThatIsNotEndedIsAnError) {
-  ToyOf<EndsNoEpoch> own;
-  EXPECT_ERROR(own.trainer.train({.train_dataset = toy_data(8), .num_epochs = 2}),
+  class EndsNoEpoch : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+
+   protected:
+    void run_training() override {
+      while (begin_epoch()) run_train_epoch(*train_dataloader());
+    }
+  };
+  EXPECT_ERROR(ToyOf<EndsNoEpoch>().train({.num_epochs = 2}),
                "must call end_epoch after each run_train_epoch");
 }
 

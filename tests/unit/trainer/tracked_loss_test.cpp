@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "support/calls.hpp"
+#include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
@@ -36,83 +36,50 @@ class TwoLosses : public QuietTrainer {
   }
 };
 
-TwoLosses two_losses(const torch::nn::Sequential& model, CallbackList callbacks = {}) {
-  return TwoLosses(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                   {.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}});
-}
-
 TEST(TrackLossTest, RecordsTheExactMeanNextToTheMainLoss) {
-  auto model = toy_model();
-  auto trainer = two_losses(model);
-  trainer.track_loss("size_loss");
-  trainer.train({.train_dataset = toy_data(10), .num_epochs = 1, .per_device_batch_size = 4});
-  EXPECT_NEAR(trainer.run_history().get_latest_metric("train_size_loss_epoch"),
-              trainer.weighted_sum / 10.0, 1e-7);
+  ToyOf<TwoLosses> toy;
+  toy.trainer.track_loss("size_loss");
+  toy.train({.train_dataset = toy_data(10), .per_device_batch_size = 4});
+  EXPECT_NEAR(toy.values("train_size_loss_epoch").at(0), toy.trainer.weighted_sum / 10.0, 1e-7);
 }
 
-TEST(TrackLossTest, IsRecordedInEvaluationsUnderTheNameOfTheirLoss) {
-  auto model = toy_model();
-  auto trainer = two_losses(model);
-  trainer.track_loss("size_loss");
-  trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .eval_dataset = toy_data(6)});
-  EXPECT_EQ(trainer.run_history().get_metric_values("eval_size_loss_epoch").size(), 1U);
-  EXPECT_EQ(trainer.evaluate({.dataset = toy_data(6)}).count("evaluation_size_loss"), 1U);
+TEST(TrackLossTest, IsRecordedInEvaluationsThatReturnIt) {
+  for (const bool is_returned : {true, false}) {
+    ToyOf<TwoLosses> toy;
+    toy.trainer.evaluates_size = is_returned;
+    toy.trainer.track_loss("size_loss");
+    toy.train({.eval_dataset = toy_data(6)});
+    EXPECT_EQ(toy.values("eval_size_loss_epoch").size(), is_returned);
+    EXPECT_EQ(toy.trainer.evaluate({.dataset = toy_data(6)}).count("evaluation_size_loss"),
+              is_returned);
+  }
 }
 
-TEST(TrackLossTest, AnEvaluationWithoutItRecordsNothing) {
-  auto model = toy_model();
-  auto trainer = two_losses(model);
-  trainer.evaluates_size = false;
-  trainer.track_loss("size_loss");
-  trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .eval_dataset = toy_data(6)});
-  EXPECT_TRUE(trainer.run_history().get_metric_values("eval_size_loss_epoch").empty());
-}
-
-TEST(TrackLossTest, ATrainingStepWithoutItIsAnErrorThatNamesIt) {
-  Toy toy;
-  toy.trainer.track_loss("box_loss");
-  EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1}), "box_loss");
-}
-
-TEST(TrackLossTest, RefusesNamesThatAreTaken) {
+TEST(TrackLossTest, RefusesNamesThatAreTakenAndRunsInProgress) {
   Toy toy;
   toy.trainer.track_loss("box_loss");
   EXPECT_ERROR(toy.trainer.track_loss("box_loss"), "already tracked");
   EXPECT_ERROR(toy.trainer.track_loss("loss"), "\"loss\"");
   EXPECT_ERROR(toy.trainer.track_loss(""), "must not be empty");
-}
-
-TEST(TrackLossTest, RefusesToStartInTheMiddleOfARun) {
-  auto calls = std::make_shared<Calls>();
-  calls->at_update_end = [](Trainer& trainer) { trainer.track_loss("late"); };
-  Toy toy({calls});
-  EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1}),
-               "cannot be added during a run");
+  Toy late({std::make_shared<AtUpdate>(1, [](Trainer& trainer) { trainer.track_loss("late"); })});
+  EXPECT_ERROR(late.train(), "cannot be added during a run");
 }
 
 TEST(TrackLossTest, AnEpochResumedInItsMiddleHasTheSameMean) {
   const SingleThread one_thread;
-  TemporaryFolder folder;
-  const TrainOptions options{
-      .train_dataset = toy_data(20), .num_epochs = 1, .per_device_batch_size = 4};
-  auto model = toy_model();
-  auto calls = std::make_shared<Calls>();
-  calls->at_update_end = [&](Trainer& trainer) {
-    if (trainer.num_updates() == 2) trainer.save_training_state(folder.path() / "state");
-  };
-  auto whole = two_losses(model, {calls});
-  whole.track_loss("size_loss");
+  const TemporaryFolder folder;
+  TrainOptions options{.train_dataset = toy_data(20), .per_device_batch_size = 4};
+  ToyOf<TwoLosses> whole({std::make_shared<AtUpdate>(
+      2, [&](Trainer& trainer) { trainer.save_training_state(folder / "state"); })});
+  whole.trainer.track_loss("size_loss");
   torch::manual_seed(1);
   whole.train(options);
 
-  auto resumed_model = toy_model();
-  auto resumed = two_losses(resumed_model, {std::make_shared<Calls>()});
-  resumed.track_loss("size_loss");
-  auto resuming = options;
-  resuming.resume_from = folder.path() / "state";
-  resumed.train(resuming);
-  EXPECT_EQ(resumed.run_history().get_latest_metric("train_size_loss_epoch"),
-            whole.run_history().get_latest_metric("train_size_loss_epoch"));
+  ToyOf<TwoLosses> resumed;
+  resumed.trainer.track_loss("size_loss");
+  options.resume_from = folder / "state";
+  resumed.train(options);
+  EXPECT_EQ(resumed.values("train_size_loss_epoch"), whole.values("train_size_loss_epoch"));
 }
 
 }  // namespace

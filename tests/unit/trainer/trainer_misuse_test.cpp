@@ -5,9 +5,10 @@
 
 #include <functional>
 
+#include "linkboy/extend/limited_loader.hpp"
 #include "support/at_update.hpp"
+#include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
-#include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::trainer_misuse_test {
@@ -18,10 +19,10 @@ class WithStep : public QuietTrainer {
  public:
   using Step = std::function<StepOutput(const Batch&, Model&)>;
 
-  explicit WithStep(Step step) : WithStep(std::move(step), toy_model()) {}
-  WithStep(Step step, const torch::nn::Sequential& model)
+  explicit WithStep(Step step, const torch::nn::Sequential& model = toy_model(),
+                    Precision precision = Precision::fp32)
       : QuietTrainer(model, nullptr, toy_sgd(model),
-                     {.callbacks = {}, .accelerator = {.device = "cpu"}}),
+                     {.callbacks = {}, .accelerator = {.device = "cpu", .precision = precision}}),
         step_(std::move(step)) {}
 
   StepOutput calculate_train_batch_loss(const Batch& batch) override {
@@ -35,91 +36,58 @@ class WithStep : public QuietTrainer {
   Step step_;
 };
 
-const TrainOptions& one_epoch() {
-  static const TrainOptions options{.train_dataset = toy_data(8), .num_epochs = 1};
-  return options;
-}
-
-void expect_step_error(const WithStep::Step& step, const std::string& what) {
-  EXPECT_ERROR(WithStep(step).train(one_epoch()), "calculate_train_batch_loss " + what);
-  EXPECT_ERROR(WithStep(step).evaluate({.dataset = toy_data(8)}),
-               "calculate_eval_batch_loss " + what);
-}
-
 TEST(TrainerMisuseTest, ATrainingLoaderWithoutBatchesIsAnErrorInsteadOfAnEndlessRun) {
-  class Empty : public DataLoader {
-   public:
-    int64_t size() const override { return 0; }
-    int64_t batch_size() const override { return 4; }
-    std::unique_ptr<BatchIterator> iterate(int64_t, int64_t) override { return nullptr; }
+  const auto loader = make_data_loader(toy_data(8), {.batch_size = 4});
+  EXPECT_ERROR(Toy().train({.train_dataloader = std::make_shared<LimitedLoader>(loader, 0),
+                            .max_num_updates = 5}),
+               "the training loader's size() is 0; an epoch must have");
+}
+
+TEST(TrainerMisuseTest, AStepWithoutABatchSizeOrAScalarLossIsAnError) {
+  const auto expect_error = [](const WithStep::Step& step, const std::string& what) {
+    EXPECT_ERROR(WithStep(step).train({.train_dataset = toy_data(8), .num_epochs = 1}),
+                 "calculate_train_batch_loss returned " + what);
+    EXPECT_ERROR(WithStep(step).evaluate({.dataset = toy_data(8)}),
+                 "calculate_eval_batch_loss returned " + what);
   };
-  class WithEmptyLoader : public QuietTrainer {
-   public:
-    using QuietTrainer::QuietTrainer;
-    std::shared_ptr<DataLoader> create_train_dataloader(const TrainOptions&) override {
-      return std::make_shared<Empty>();
-    }
-  };
-  const auto model = toy_model();
-  WithEmptyLoader trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                          {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  TrainOptions options = one_epoch();
-  options.num_epochs = {};
-  options.max_num_updates = 5;
-  EXPECT_ERROR(trainer.train(options), "the training loader's size() is 0; an epoch must have");
-}
-
-TEST(TrainerMisuseTest, AStepWithoutABatchSizeIsAnError) {
-  expect_step_error(
-      [](const Batch& batch, Model& model) {
-        return StepOutput{.loss = model(batch.input()).mean()};
-      },
-      "returned a batch_size of 0; it must be at least 1. Set StepOutput::batch_size");
-}
-
-TEST(TrainerMisuseTest, AStepWithoutALossIsAnError) {
-  expect_step_error(
-      [](const Batch& batch, Model&) { return StepOutput{.batch_size = batch.size()}; },
-      "returned no loss");
-}
-
-TEST(TrainerMisuseTest, ALossThatIsNotReducedIsAnError) {
-  expect_step_error(
+  expect_error([](const Batch& batch,
+                  Model& model) { return StepOutput{.loss = model(batch.input()).mean()}; },
+               "a batch_size of 0; it must be at least 1. Set StepOutput::batch_size");
+  expect_error([](const Batch& batch, Model&) { return StepOutput{.batch_size = batch.size()}; },
+               "no loss");
+  expect_error(
       [](const Batch& batch, Model& model) {
         return StepOutput{.loss = model(batch.input()).sum(1), .batch_size = batch.size()};
       },
-      "returned a loss of shape [8]; it must be a scalar");
+      "a loss of shape [8]; it must be a scalar");
 }
 
 TEST(TrainerMisuseTest, ErrorsNameATrackedLossThatIsNotReturned) {
   Toy toy;
   toy.trainer.track_loss("box");
-  EXPECT_ERROR(toy.trainer.train(one_epoch()),
-               "returned no extra \"box\", which track_loss(\"box\") requires");
+  EXPECT_ERROR(toy.train(), "returned no extra \"box\", which track_loss(\"box\") requires");
 }
 
 TEST(TrainerMisuseTest, ARunWithinARunIsRefusedAndNamesEvaluateNow) {
   for (const bool trains : {true, false}) {
     auto nested = std::make_shared<AtUpdate>(1, [&](Trainer& trainer) {
       if (trains) {
-        trainer.train(one_epoch());
+        trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
       } else {
         trainer.evaluate({.dataset = toy_data(4)});
       }
     });
     Toy toy({nested});
-    EXPECT_ERROR(toy.trainer.train(one_epoch()), "call evaluate_now in a callback");
+    EXPECT_ERROR(toy.train(), "call evaluate_now in a callback");
     toy.trainer.callback_handler().clear();
-    EXPECT_EQ(toy.trainer.train(one_epoch()).num_updates, 1);
+    EXPECT_EQ(toy.train().num_updates, 1);
   }
 }
 
 TEST(TrainerMisuseTest, AnOptimizerOfAnotherModelIsRefused) {
   const auto model = toy_model();
-  const auto other = toy_model();
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(other),
-                       {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  EXPECT_ERROR(trainer.train(one_epoch()),
+  EXPECT_ERROR(cpu_trainer(model, {}, toy_sgd(toy_model()))
+                   .train({.train_dataset = toy_data(8), .num_epochs = 1}),
                "none of the optimizer's 4 parameters belongs to the model, which has 4");
 }
 
@@ -129,85 +97,65 @@ TEST(TrainerMisuseTest, ParametersThatNoCheckpointContainsAreReported) {
   const auto extra = std::make_shared<torch::nn::LinearImpl>(2, 2);
   for (const auto& parameter : extra->parameters()) parameters.push_back(parameter);
   const auto lines_of = [&](bool registers) {
-    QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(),
-                         std::make_shared<torch::optim::SGD>(parameters, 0.1),
-                         {.callbacks = {}, .accelerator = {.device = "cpu"}});
+    auto trainer = cpu_trainer(model, {}, std::make_shared<torch::optim::SGD>(parameters, 0.1));
     if (registers) trainer.register_module(extra);
-    trainer.train(one_epoch());
+    trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
     return trainer.lines;
   };
   EXPECT_EQ(lines_of(true), std::vector<std::string>{});
   ASSERT_EQ(lines_of(false).size(), 1U);
   EXPECT_TRUE(lines_of(false)[0].starts_with(
-      "WARNING: 2 of the optimizer's 6 parameters belong neither to the model nor"));
+      "WARNING: 2 of the optimizer's 6 parameters belong neither to the model "
+      "nor"));
 }
 
-class OwnLoaders : public QuietTrainer {
- public:
-  using QuietTrainer::QuietTrainer;
-
- protected:
-  std::shared_ptr<DataLoader> create_train_dataloader(const TrainOptions&) override {
-    return make_data_loader(toy_data(8), {.batch_size = 4});
-  }
-  std::shared_ptr<DataLoader> create_eval_dataloader(const EvaluateOptions&) override {
-    return make_data_loader(toy_data(6), {.batch_size = 4});
-  }
-};
-
 TEST(TrainerMisuseTest, ASubclassThatMakesTheLoaderNeedsNoDataset) {
-  const auto model = toy_model();
-  OwnLoaders trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                     {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  EXPECT_EQ(trainer.train({.num_epochs = 1}).num_updates, 2);
-  EXPECT_EQ(trainer.evaluate({}).size(), 1U);
-  EXPECT_EQ(trainer.predict({}).toTensor().size(0), 6);
+  class OwnLoaders : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+
+   protected:
+    std::shared_ptr<DataLoader> create_train_dataloader(const TrainOptions&) override {
+      return make_data_loader(toy_data(8), {.batch_size = 4});
+    }
+    std::shared_ptr<DataLoader> create_eval_dataloader(const EvaluateOptions&) override {
+      return make_data_loader(toy_data(6), {.batch_size = 4});
+    }
+  };
+  ToyOf<OwnLoaders> toy;
+  EXPECT_EQ(toy.trainer.train({.num_epochs = 1}).num_updates, 2);
+  EXPECT_EQ(toy.trainer.evaluate({}).size(), 1U);
+  EXPECT_EQ(toy.trainer.predict({}).toTensor().size(0), 6);
 }
 
 TEST(TrainerMisuseTest, AMissingDatasetKeepsTheHistoryOfTheLastRun) {
   Toy toy;
-  toy.trainer.train(one_epoch());
+  toy.train();
   EXPECT_ERROR(toy.trainer.train({.num_epochs = 1}), "train_dataset is missing");
   EXPECT_ERROR(toy.trainer.evaluate({}), "dataset is missing");
-  EXPECT_EQ(toy.trainer.run_history().get_metric_values("train_loss_epoch").size(), 1U);
+  EXPECT_EQ(toy.values("train_loss_epoch").size(), 1U);
 }
 
 TEST(TrainerMisuseTest, TwoCallbacksOfOneClassNeedTwoNames) {
+  struct Special : AtUpdate {
+    using AtUpdate::AtUpdate;
+  };
   std::vector<int64_t> calls;
   const auto callback = [&](int64_t id) {
     return std::make_shared<AtUpdate>(1, [&calls, id](Trainer&) { calls.push_back(id); });
   };
   const auto first = callback(1);
   const auto second = callback(2);
+  EXPECT_ERROR(Toy({nullptr}), "a callback is null");
+  EXPECT_NO_THROW(Toy({first, std::make_shared<Special>(1, nullptr)}));
   EXPECT_ERROR(Toy({first, second}), "AtUpdate. To use two of one class");
   EXPECT_ERROR(second->set_name(""), "the name of a callback is empty");
   second->set_name("the second");
   Toy toy({first, second});
   EXPECT_EQ(toy.trainer.callback_handler().names().back(), "the second");
   EXPECT_ERROR(first->set_name("the second"), "because a Trainer already has it");
-  toy.trainer.train(one_epoch());
+  toy.train();
   EXPECT_EQ(calls, (std::vector<int64_t>{1, 2}));
-}
-
-/// Steps the schedule and counts epochs by itself, without a linkboy Scheduler.
-class StepsItself : public QuietTrainer {
- public:
-  using QuietTrainer::QuietTrainer;
-  int num_steps = 0;
-  int num_epochs = 0;
-
- protected:
-  void scheduler_step() override { ++num_steps; }
-  void scheduler_epoch_end() override { ++num_epochs; }
-};
-
-TEST(TrainerMisuseTest, SchedulerStepIsCalledWithoutAScheduler) {
-  const auto model = toy_model();
-  StepsItself trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                      {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  trainer.train({.train_dataset = toy_data(8), .num_epochs = 2, .per_device_batch_size = 4});
-  EXPECT_EQ(trainer.num_steps, 4);
-  EXPECT_EQ(trainer.num_epochs, 2);
 }
 
 /// A loss like that of a batch of tokens: a mean over weights that differ between samples.
@@ -245,22 +193,7 @@ TEST(TrainerWeightTest, LargeBatchSizesDoNotOverflowInHalfPrecision) {
     return StepOutput{.loss = loss, .batch_size = 1000 * batch.size()};
   };
   const auto run = [&](bool is_weighted) {
-    const auto model = toy_model();
-    class InHalf : public QuietTrainer {
-     public:
-      InHalf(WithStep::Step step, const torch::nn::Sequential& model)
-          : QuietTrainer(
-                model, nullptr, toy_sgd(model),
-                {.callbacks = {}, .accelerator = {.device = "cpu", .precision = Precision::fp16}}),
-            step_(std::move(step)) {}
-      StepOutput calculate_train_batch_loss(const Batch& batch) override {
-        return step_(batch, Trainer::model());
-      }
-
-     private:
-      WithStep::Step step_;
-    };
-    InHalf trainer(thousands, model);
+    WithStep trainer(thousands, toy_model(), Precision::fp16);
     trainer.train({.train_dataset = toy_data(32),
                    .num_epochs = 1,
                    .per_device_batch_size = 8,
@@ -273,18 +206,8 @@ TEST(TrainerWeightTest, LargeBatchSizesDoNotOverflowInHalfPrecision) {
 }
 
 TEST(TrainerWeightTest, RefusesModesThatCannotWeight) {
-  TrainOptions options = one_epoch();
-  options.weight_by_batch_size = true;
-  options.execution_mode = ExecutionMode::graph;
-  Toy toy;
-  EXPECT_ERROR(toy.trainer.train(options),
+  EXPECT_ERROR(Toy().train({.execution_mode = ExecutionMode::graph, .weight_by_batch_size = true}),
                "weight_by_batch_size does not work with ExecutionMode::graph");
-  options.execution_mode = ExecutionMode::eager;
-  const auto model = toy_model();
-  QuietTrainer local(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                     {.callbacks = {},
-                      .accelerator = {.device = "cpu", .distributed = {.local_sgd_interval = 2}}});
-  EXPECT_ERROR(local.train(options), "but local_sgd_interval is set");
 }
 
 }  // namespace

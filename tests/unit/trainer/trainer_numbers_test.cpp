@@ -6,200 +6,136 @@
 #include <cmath>
 #include <numeric>
 
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "linkboy/trainer.hpp"
+#include "support/cpu_trainer.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::trainer_numbers_test {
 namespace {
 
-using torch::nn::CrossEntropyLoss;
+/// Calls a function immediately before each step of the optimizer.
+class BeforeStep : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+  std::function<void()> before_step;
 
-TEST(TrainerNumbersTest, TracksTheUnscaledLossUnderAccumulation) {
-  // pytorch-accelerated reported a constant loss of 2 as 2 / accumulation steps.
-  auto model = toy_model();
-  QuietTrainer trainer(
-      model,
-      [](const torch::Tensor& output, const torch::Tensor&) { return output.sum() * 0.0 + 2.0; },
-      toy_sgd(model), {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  trainer.train({.train_dataset = toy_data(8),
-                 .num_epochs = 1,
-                 .per_device_batch_size = 1,
-                 .gradient_accumulation_steps = 4});
-  EXPECT_EQ(trainer.run_history().get_latest_metric("train_loss_epoch"), 2.0);
-}
+ protected:
+  void optimizer_step() override {
+    before_step();
+    QuietTrainer::optimizer_step();
+  }
+};
 
 TEST(TrainerNumbersTest, EpochLossIsTheSampleWeightedMean) {
-  auto model = toy_model();
-  QuietTrainer trainer(model,
-                       [](const torch::Tensor& output, const torch::Tensor& target) {
-                         return output.sum() * 0.0 + target.size(0);
-                       },
-                       toy_sgd(model), {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  trainer.train({.train_dataset = toy_data(10), .num_epochs = 1, .per_device_batch_size = 4});
-  EXPECT_DOUBLE_EQ(trainer.run_history().get_latest_metric("train_loss_epoch"),
-                   (4.0 * 4 + 4.0 * 4 + 2.0 * 2) / 10);
-}
-
-TEST(TrainerNumbersTest, ClipsOncePerUpdate) {
-  // pytorch-accelerated clipped in every micro-step: 10 times for 3 updates.
-  class Clipping : public QuietTrainer {
-   public:
-    using QuietTrainer::QuietTrainer;
-    void clip_gradients() override { ++clips; }
-    int clips = 0;
-  };
-  auto model = toy_model();
-  Clipping trainer(model, CrossEntropyLoss(), toy_sgd(model),
-                   {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  trainer.train({.train_dataset = toy_data(10),
-                 .num_epochs = 1,
-                 .per_device_batch_size = 1,
-                 .gradient_accumulation_steps = 4,
-                 .gradient_clip_value = 0.1});
-  EXPECT_EQ(trainer.clips, 3);
-  EXPECT_EQ(trainer.num_updates(), 3);
+  // Under accumulation, pytorch-accelerated divided it by the number of steps.
+  for (const int64_t steps : {1, 2}) {
+    const auto model = toy_model();
+    QuietTrainer trainer(model,
+                         [](const torch::Tensor& output, const torch::Tensor& target) {
+                           return output.sum() * 0.0 + target.size(0);
+                         },
+                         toy_sgd(model), {.callbacks = {}, .accelerator = {.device = "cpu"}});
+    trainer.train({.train_dataset = toy_data(10),
+                   .num_epochs = 1,
+                   .per_device_batch_size = 4,
+                   .gradient_accumulation_steps = steps});
+    EXPECT_DOUBLE_EQ(trainer.run_history().get_latest_metric("train_loss_epoch"),
+                     (4.0 * 4 + 4.0 * 4 + 2.0 * 2) / 10);
+  }
 }
 
 TEST(TrainerNumbersTest, LimitsTheGradientNormAndReportsTheNormBefore) {
-  class Measuring : public QuietTrainer {
-   public:
-    using QuietTrainer::QuietTrainer;
-    void optimizer_step() override {
-      double squares = 0.0;
-      for (const auto& parameter : model().parameters()) {
-        squares += parameter.grad().square().sum().item<double>();
-      }
-      clipped_norms.push_back(std::sqrt(squares));
-      QuietTrainer::optimizer_step();
+  const auto model = toy_model();
+  auto trainer = cpu_trainer<BeforeStep>(model, {});
+  int num_steps = 0;
+  trainer.before_step = [&] {
+    double squares = 0.0;
+    for (const auto& parameter : model->parameters()) {
+      squares += parameter.grad().square().sum().item<double>();
     }
-    std::vector<double> clipped_norms;
+    EXPECT_NEAR(std::sqrt(squares), 0.01, 1e-5);
+    ++num_steps;
   };
-  auto model = toy_model();
-  Measuring trainer(model, CrossEntropyLoss(), toy_sgd(model),
-                    {.callbacks = {}, .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(8),
                  .num_epochs = 1,
                  .per_device_batch_size = 4,
                  .gradient_clip_norm = 0.01});
-  for (double norm : trainer.clipped_norms) EXPECT_NEAR(norm, 0.01, 1e-5);
+  EXPECT_EQ(num_steps, 2);
   EXPECT_GT(trainer.gradient_norm().item<double>(), 0.01);
 }
 
 TEST(TrainerNumbersTest, TheAccumulatedGradientEqualsThatOfOneBigBatch) {
   // This includes a shorter last window, which pytorch-accelerated divided by the full length.
-  class Grabbing : public QuietTrainer {
-   public:
-    using QuietTrainer::QuietTrainer;
-    void optimizer_step() override {
-      gradients.clear();
-      for (const auto& parameter : model().parameters()) {
-        gradients.push_back(parameter.grad().clone());
-      }
-    }
+  const auto gradients_with = [](int64_t batch_size, int64_t accumulation) {
     std::vector<torch::Tensor> gradients;
-  };
-  auto gradients_with = [](int64_t batch_size, int64_t accumulation) {
-    auto model = toy_model();
-    Grabbing trainer(model, CrossEntropyLoss(), toy_sgd(model),
-                     {.callbacks = {}, .accelerator = {.device = "cpu"}});
-    TrainOptions options{.train_dataset = toy_data(6),
-                         .num_epochs = 1,
-                         .per_device_batch_size = batch_size,
-                         .gradient_accumulation_steps = accumulation};
-    options.train_dataloader_options.shuffle = false;
-    trainer.train(options);
-    return trainer.gradients;
+    const auto model = toy_model();
+    auto trainer = cpu_trainer(model, {make<LambdaCallback>({.on_gradients_ready = [&](Trainer&) {
+                                 gradients.clear();
+                                 for (const auto& parameter : model->parameters()) {
+                                   gradients.push_back(parameter.grad().clone());
+                                 }
+                               }})});
+    trainer.train({.train_dataset = toy_data(6),
+                   .num_epochs = 1,
+                   .per_device_batch_size = batch_size,
+                   .gradient_accumulation_steps = accumulation,
+                   .train_dataloader_options = {.shuffle = false}});
+    return gradients;
   };
   const auto big = gradients_with(6, 1);
   const auto whole_window = gradients_with(2, 3);
-  const auto partial_window = gradients_with(2, 4);
+  ASSERT_EQ(big.size(), 4U);
   for (std::size_t i = 0; i < big.size(); ++i) {
     EXPECT_TRUE(torch::allclose(big[i], whole_window[i], 1e-5, 1e-7));
-    EXPECT_TRUE(torch::equal(whole_window[i], partial_window[i]));
   }
-}
-
-TEST(TrainerNumbersTest, StepsSchedulerOncePerOptimizerUpdate) {
-  Toy toy;
-  toy.trainer.train({.train_dataset = toy_data(10),
-                     .num_epochs = 2,
-                     .per_device_batch_size = 1,
-                     .gradient_accumulation_steps = 4,
-                     .create_scheduler_fn = cosine()});
-  EXPECT_EQ(toy.trainer.scheduler()->num_updates(), 6);
-  EXPECT_EQ(toy.trainer.num_updates(), 6);
+  EXPECT_TRUE(bit_equal(whole_window, gradients_with(2, 4)));
 }
 
 TEST(TrainerNumbersTest, UpdateKUsesTheScheduleAtKMinusOne) {
   // pytorch-accelerated used f(0) for the first two updates.
-  class RecordLr : public QuietTrainer {
-   public:
-    using QuietTrainer::QuietTrainer;
-    void optimizer_step() override {
-      lrs.push_back(get_param_group_field(*optimizer(), ParamGroupField::lr)[0]);
-      QuietTrainer::optimizer_step();
-    }
-    std::vector<double> lrs;
+  ToyOf<BeforeStep> toy({}, 0.5);
+  std::vector<double> lrs;
+  toy.trainer.before_step = [&] {
+    lrs.push_back(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0]);
   };
-  auto model = toy_model();
-  RecordLr trainer(model, CrossEntropyLoss(), toy_sgd(model, 0.5),
-                   {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  trainer.train({.train_dataset = toy_data(4),
-                 .num_epochs = 1,
-                 .per_device_batch_size = 1,
-                 .create_scheduler_fn = cosine()});
-  ASSERT_EQ(trainer.lrs.size(), 4U);
-  for (int64_t k = 1; k <= 4; ++k) {
-    EXPECT_EQ(trainer.lrs[k - 1], trainer.scheduler()->values_at(k - 1)[0]);
-  }
-  EXPECT_EQ(trainer.lrs[0], 0.5);
-  EXPECT_LT(trainer.lrs[1], 0.5);
+  toy.train({.train_dataset = toy_data(7),
+             .per_device_batch_size = 1,
+             .gradient_accumulation_steps = 2,
+             .create_scheduler_fn = cosine()});
+  ASSERT_EQ(lrs.size(), 4U);
+  for (int64_t k = 1; k <= 4; ++k)
+    EXPECT_EQ(lrs[k - 1], toy.trainer.scheduler()->values_at(k - 1)[0]);
+  EXPECT_EQ(lrs[0], 0.5);
+  EXPECT_LT(lrs[1], 0.5);
+  EXPECT_EQ(toy.trainer.scheduler()->num_updates(), 4);
 }
 
-TEST(TrainerNumbersTest, SecondRunStartsItsScheduleAtTheSameBaseValue) {
+TEST(TrainerNumbersTest, ASecondRunStartsItsScheduleAtTheSameBaseValueOrThatOfTheUser) {
   Toy toy({}, 0.5);
-  const TrainOptions options{.train_dataset = toy_data(4),
-                             .num_epochs = 1,
-                             .per_device_batch_size = 1,
-                             .create_scheduler_fn = cosine()};
-  toy.trainer.train(options);
+  const TrainOptions options{.per_device_batch_size = 1, .create_scheduler_fn = cosine()};
+  toy.train(options);
   EXPECT_LT(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0], 1e-5);
-  toy.trainer.train(options);
+  toy.train(options);
   EXPECT_EQ(toy.trainer.scheduler()->values_at(0)[0], 0.5);
-}
-
-TEST(TrainerNumbersTest, ASecondRunKeepsAValueThatTheUserHasSet) {
-  Toy toy({}, 0.5);
-  const TrainOptions options{.train_dataset = toy_data(4),
-                             .num_epochs = 1,
-                             .per_device_batch_size = 1,
-                             .create_scheduler_fn = cosine()};
-  toy.trainer.train(options);
   set_param_group_field(*toy.optimizer, ParamGroupField::lr, {0.25});
-  toy.trainer.train(options);
+  toy.train(options);
   EXPECT_EQ(toy.trainer.scheduler()->values_at(0)[0], 0.25);
 }
 
 TEST(TrainerNumbersTest, TheNumberOfUpdatesReplacesTheNumberOfEpochs) {
-  Toy toy;
-  const auto result = toy.trainer.train({.train_dataset = toy_data(10),
-                                         .num_epochs = 1,
-                                         .per_device_batch_size = 1,
-                                         .max_num_updates = 25});
-  EXPECT_EQ(result.num_updates, 25);
-  EXPECT_EQ(result.num_epochs, 3);
-  EXPECT_EQ(toy.trainer.run_config().num_epochs, 3);
-}
-
-TEST(TrainerNumbersTest, TheNumberOfUpdatesCountsUpdatesNotMicroSteps) {
-  Toy toy;
-  const auto result = toy.trainer.train({.train_dataset = toy_data(40),
-                                         .per_device_batch_size = 1,
-                                         .max_num_updates = 15,
-                                         .gradient_accumulation_steps = 2});
-  EXPECT_EQ(result.num_updates, 15);
-  EXPECT_EQ(result.num_epochs, 1);
+  for (const int64_t steps : {1, 2}) {  // micro-steps are not counted
+    Toy toy;
+    const auto result = toy.train({.train_dataset = toy_data(10 * steps),
+                                   .num_epochs = 1,
+                                   .per_device_batch_size = 1,
+                                   .max_num_updates = 25,
+                                   .gradient_accumulation_steps = steps});
+    EXPECT_EQ(result.num_updates, 25);
+    EXPECT_EQ(result.num_epochs, 3);
+    EXPECT_EQ(toy.trainer.run_config().num_epochs, 3);
+  }
 }
 
 TEST(TrainerNumbersTest, TrainsInTrainingModeAndEvaluatesInEvaluationMode) {
@@ -218,17 +154,15 @@ TEST(TrainerNumbersTest, TrainsInTrainingModeAndEvaluatesInEvaluationMode) {
     }
     void training_run_epoch_end() override { EXPECT_TRUE(model().is_training()); }
   };
-  auto model = toy_model();
-  Modes trainer(model, CrossEntropyLoss(), toy_sgd(model),
-                {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  model->eval();
-  trainer.train({.train_dataset = toy_data(8), .num_epochs = 2, .eval_dataset = toy_data(8)});
-  trainer.evaluate({.dataset = toy_data(8)});
+  ToyOf<Modes> toy;
+  toy.model->eval();
+  toy.train({.num_epochs = 2, .eval_dataset = toy_data(8)});
+  toy.trainer.evaluate({.dataset = toy_data(8)});
 }
 
 TEST(TrainerNumbersTest, EvaluateReturnsItsMetricsWithAFreshHistory) {
   Toy toy;
-  toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
+  toy.train();
   const Metrics metrics = toy.trainer.evaluate({.dataset = toy_data(6)});
   ASSERT_EQ(metrics.size(), 1U);
   const auto data = toy_data(6).get_batch(std::vector<int64_t>{0, 1, 2, 3, 4, 5}).to(test_device());
@@ -257,16 +191,16 @@ TEST(TrainerNumbersTest, NeverReseedsTheUsersGenerator) {
   torch::manual_seed(7);
   const auto expected = torch::rand({4});
   torch::manual_seed(7);
-  toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 2, .eval_dataset = toy_data(8)});
+  toy.train({.num_epochs = 2, .eval_dataset = toy_data(8)});
   EXPECT_TRUE(torch::equal(torch::rand({4}), expected));
 }
 
 TEST(TrainerNumbersTest, TheSeedOfTheUserDeterminesTheShuffle) {
-  auto losses_with_seed = [](uint64_t seed) {
+  const auto losses_with_seed = [](uint64_t seed) {
     torch::manual_seed(seed);
     Toy toy;
-    toy.trainer.train({.train_dataset = toy_data(32), .num_epochs = 1, .per_device_batch_size = 4});
-    return toy.trainer.run_history().get_latest_metric("train_loss_epoch");
+    toy.train({.train_dataset = toy_data(32), .per_device_batch_size = 4});
+    return toy.values("train_loss_epoch");
   };
   EXPECT_EQ(losses_with_seed(1), losses_with_seed(1));
   EXPECT_NE(losses_with_seed(1), losses_with_seed(2));

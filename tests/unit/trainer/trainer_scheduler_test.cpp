@@ -5,16 +5,17 @@
 
 #include <limits>
 
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "linkboy/schedulers/lambda_scheduler.hpp"
 #include "linkboy/schedulers/linear_scheduler.hpp"
 #include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
 #include "linkboy/schedulers/step_scheduler.hpp"
 #include "linkboy/schedulers/timm_scheduler.hpp"
+#include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
-#include "support/toy_optimizer.hpp"
 
 namespace linkboy::testing::trainer_scheduler_test {
 namespace {
@@ -31,67 +32,49 @@ TEST(TrainerSchedulerTest, PlateauFollowsTheEvaluationLoss) {
       return output;
     }
   };
-  const auto model = toy_model();
-  const auto optimizer = toy_sgd(model, 0.1);
-  WorseAndWorse trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                        {.callbacks = {}, .accelerator = {.device = "cpu"}});
-  trainer.train({.train_dataset = toy_data(8),
-                 .num_epochs = 5,
-                 .eval_dataset = toy_data(4),
-                 .create_scheduler_fn = reduce_on_plateau({.factor = 0.5, .patience = 1})});
-  EXPECT_DOUBLE_EQ(get_param_group_field(*optimizer, ParamGroupField::lr)[0], 0.025);
+  ToyOf<WorseAndWorse> toy;
+  toy.train({.num_epochs = 5,
+             .eval_dataset = toy_data(4),
+             .create_scheduler_fn = reduce_on_plateau({.factor = 0.5, .patience = 1})});
+  EXPECT_DOUBLE_EQ(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0], 0.025);
 }
 
 TEST(TrainerSchedulerTest, AGroupAddedByACallbackIsScheduledFromTheNextUpdate) {
-  class Unfreeze : public Callback {
-   public:
-    void on_train_epoch_start(Trainer& trainer) override {
-      if (trainer.run_history().current_epoch() != 2) return;
-      trainer.optimizer()->add_param_group(
-          {{torch::zeros({1}).requires_grad_()}, std::make_unique<torch::optim::SGDOptions>(0.04)});
-    }
-  };
-  auto unfreeze = std::make_shared<Unfreeze>();
-  class Spy : public QuietTrainer {
-   public:
-    using QuietTrainer::QuietTrainer;
-    std::vector<std::vector<double>> used;
-
-   protected:
-    void optimizer_step() override {
-      used.push_back(get_param_group_field(*optimizer(), ParamGroupField::lr));
-      QuietTrainer::optimizer_step();
-    }
-  };
-  const auto model = toy_model();
-  Spy trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model, 0.1),
-              {.callbacks = {unfreeze}, .accelerator = {.device = "cpu"}});
-  trainer.train({.train_dataset = toy_data(8),
-                 .num_epochs = 2,
-                 .per_device_batch_size = 4,
-                 .create_scheduler_fn = linear({.start_factor = 1.0, .end_factor = 0.0})});
-  ASSERT_EQ(trainer.used.size(), 4U);
-  EXPECT_EQ(trainer.used[1], (std::vector<double>{0.1 * 0.75}));
-  EXPECT_EQ(trainer.used[2], (std::vector<double>{0.05, 0.02}));
-  EXPECT_EQ(trainer.used[3], (std::vector<double>{0.025, 0.01}));
+  std::vector<std::vector<double>> used;
+  Toy toy({make<LambdaCallback>({
+      .on_train_epoch_start =
+          [](Trainer& trainer) {
+            if (trainer.run_history().current_epoch() != 2) return;
+            trainer.optimizer()->add_param_group(
+                {{torch::zeros({1}).requires_grad_()},
+                 std::make_unique<torch::optim::SGDOptions>(0.04)});
+          },
+      .on_gradients_ready =
+          [&](Trainer& trainer) {
+            used.push_back(get_param_group_field(*trainer.optimizer(), ParamGroupField::lr));
+          },
+  })});
+  toy.train({.num_epochs = 2,
+             .per_device_batch_size = 4,
+             .create_scheduler_fn = linear({.start_factor = 1.0, .end_factor = 0.0})});
+  EXPECT_EQ(used,
+            (std::vector<std::vector<double>>{{0.1}, {0.1 * 0.75}, {0.05, 0.02}, {0.025, 0.01}}));
 }
 
 TEST(TrainerSchedulerTest, ATimmScheduleInEpochsIsConstantWithinAnEpoch) {
-  class KeepRates : public Callback {
-   public:
-    void on_train_step_start(Trainer& trainer) override {
-      rates.push_back(get_param_group_field(*trainer.optimizer(), ParamGroupField::lr)[0]);
-    }
-    std::vector<double> rates;
-  };
-  auto keep = std::make_shared<KeepRates>();
-  Toy toy({keep}, 0.4);
-  toy.trainer.train({.train_dataset = toy_data(6),
-                     .num_epochs = 3,
-                     .per_device_batch_size = 2,
-                     .create_scheduler_fn =
-                         timm_schedule({.scheduler = step_decay({.step_size = 1, .gamma = 0.5})})});
-  EXPECT_EQ(keep->rates, (std::vector<double>{0.4, 0.4, 0.4, 0.2, 0.2, 0.2, 0.1, 0.1, 0.1}));
+  std::vector<double> rates;
+  Toy toy({make<LambdaCallback>({.on_train_step_start =
+                                     [&](Trainer& trainer) {
+                                       rates.push_back(get_param_group_field(
+                                           *trainer.optimizer(), ParamGroupField::lr)[0]);
+                                     }})},
+          0.4);
+  toy.train({.train_dataset = toy_data(6),
+             .num_epochs = 3,
+             .per_device_batch_size = 2,
+             .create_scheduler_fn =
+                 timm_schedule({.scheduler = step_decay({.step_size = 1, .gamma = 0.5})})});
+  EXPECT_EQ(rates, (std::vector<double>{0.4, 0.4, 0.4, 0.2, 0.2, 0.2, 0.1, 0.1, 0.1}));
 }
 
 TEST(TrainerSchedulerTest, TheValueAfterTheLastUpdateMayBeInvalid) {
@@ -116,19 +99,13 @@ TEST(TrainerSchedulerTest, TheValueAfterTheLastUpdateMayBeInvalid) {
 }
 
 TEST(TrainerSchedulerTest, ARunWithTheLargestNumberOfEpochsRunsUntilItIsStopped) {
-  class StopAfterEpochTwo : public Callback {
-   public:
-    void on_training_run_epoch_end(Trainer& trainer) override {
-      if (trainer.run_history().current_epoch() == 2) trainer.request_stop();
-    }
-  };
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  Toy toy({std::make_shared<StopAfterEpochTwo>()}, 0.4);
+  Toy toy({stop_at(8)});  // in the second epoch
   TrainOptions options{.train_dataset = toy_data(8),
                        .num_epochs = kMost,
                        .per_device_batch_size = 2,
                        .create_scheduler_fn = step_decay({.step_size = 4})};
-  EXPECT_EQ(toy.trainer.train(options).num_epochs, 2);
+  EXPECT_EQ(toy.trainer.train(options).num_updates, 8);
   EXPECT_EQ(toy.trainer.run_config().max_num_updates, kMost);
   options.create_scheduler_fn = linear();
   EXPECT_ERROR(toy.trainer.train(options), "num_updates is 9.2");

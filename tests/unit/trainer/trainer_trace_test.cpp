@@ -5,9 +5,10 @@
 
 #include <cmath>
 
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/terminate_on_nan.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
-#include "support/calls.hpp"
+#include "support/at_update.hpp"
 #include "support/toy.hpp"
 #include "support/tracing.hpp"
 
@@ -15,17 +16,21 @@ namespace linkboy::testing::trainer_trace_test {
 namespace {
 
 const std::string kSetUp =
-    "*init_end create_train_dataloader create_eval_dataloader *dataloaders_ready "
-    "prepare_model_optimizer_and_dataloaders create_run_config create_scheduler ";
+    "*init_end create_train_dataloader "
+    "create_eval_dataloader *dataloaders_ready "
+    "prepare_model_optimizer_and_dataloaders "
+    "create_run_config create_scheduler ";
 const std::string kSetUpWithoutEval =
     "*init_end create_train_dataloader *dataloaders_ready "
-    "prepare_model_optimizer_and_dataloaders create_run_config create_scheduler ";
+    "prepare_model_optimizer_and_dataloaders create_run_config "
+    "create_scheduler ";
 const std::string kRunStart = "*training_run_claim training_run_start *training_run_start ";
 const std::string kEpochStart = "train_epoch_start *train_epoch_start ";
 const std::string kForward = "*train_step_start calculate_train_batch_loss *train_step_end ";
 const std::string kMicroStep = kForward + "backward_step ";
 const std::string kUpdate =
-    "*gradients_ready clip_gradients optimizer_step scheduler_step optimizer_zero_grad "
+    "*gradients_ready clip_gradients optimizer_step "
+    "scheduler_step optimizer_zero_grad "
     "*train_update_end ";
 const std::string kTrainEpochEnd = "train_epoch_end *train_epoch_end ";
 const std::string kEvalStart = "eval_epoch_start *eval_epoch_start ";
@@ -39,32 +44,6 @@ std::string times(int count, const std::string& part) {
   for (int i = 0; i < count; ++i) all += part;
   return all;
 }
-
-/// Calls a function at the n-th event of the given kind.
-class At : public Callback {
- public:
-  enum class Event { step_end, update_end, eval_step_end };
-
-  At(Event event, int n, std::function<void(Trainer&)> act)
-      : event_(event), left_(n), act_(std::move(act)) {}
-
-  void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-    count(Event::step_end, trainer);
-  }
-  void on_train_update_end(Trainer& trainer) override { count(Event::update_end, trainer); }
-  void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-    count(Event::eval_step_end, trainer);
-  }
-
- private:
-  void count(Event event, Trainer& trainer) {
-    if (event == event_ && --left_ == 0) act_(trainer);
-  }
-
-  Event event_;
-  int left_;
-  std::function<void(Trainer&)> act_;
-};
 
 struct Traced {
   explicit Traced(CallbackList callbacks_after = {}, LossFunction loss = nullptr)
@@ -132,8 +111,10 @@ TEST(TrainerTraceTest, ANumberOfUpdatesThatEndsInMidEpochEndsTheEpochNormally) {
 }
 
 TEST(TrainerTraceTest, StopRequestEndsTheRunAfterTheUpdateInProgress) {
-  Traced run({std::make_shared<At>(At::Event::step_end, 3,
-                                   [](Trainer& trainer) { trainer.request_stop(); })});
+  Traced run({make<LambdaCallback>(
+      {.on_train_step_end = [n = 0](Trainer& trainer, const Batch&, const StepOutput&) mutable {
+        if (++n == 3) trainer.request_stop();
+      }})});
   const auto result = run.trainer.train({.train_dataset = toy_data(8),
                                          .num_epochs = 5,
                                          .eval_dataset = toy_data(4),
@@ -148,8 +129,10 @@ TEST(TrainerTraceTest, StopRequestEndsTheRunAfterTheUpdateInProgress) {
 }
 
 TEST(TrainerTraceTest, AStopRequestInAnEvaluationEndsItAfterTheBatch) {
-  Traced run({std::make_shared<At>(At::Event::eval_step_end, 1,
-                                   [](Trainer& trainer) { trainer.request_stop(); })});
+  Traced run({make<LambdaCallback>(
+      {.on_eval_step_end = [](Trainer& trainer, const Batch&, const StepOutput&) {
+        trainer.request_stop();
+      }})});
   run.trainer.train({.train_dataset = toy_data(2),
                      .num_epochs = 5,
                      .eval_dataset = toy_data(4),
@@ -176,9 +159,8 @@ TEST(TrainerTraceTest, NaNLossEndsTheRunBeforeItsBackwardPass) {
 }
 
 TEST(TrainerTraceTest, ExceptionInACallbackReachesAllCallbacksThenTheCaller) {
-  Traced run({std::make_shared<At>(At::Event::update_end, 2, [](Trainer&) {
-    throw std::runtime_error("the disk is on fire");
-  })});
+  Traced run({std::make_shared<AtUpdate>(
+      2, [](Trainer&) { throw std::runtime_error("the disk is on fire"); })});
   EXPECT_THROW(run.trainer.train(
                    {.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 2}),
                std::runtime_error);
@@ -203,33 +185,34 @@ TEST(TrainerTraceTest, ExceptionInAWorkerThreadReachesTheLoop) {
 TEST(TrainerTraceTest, EvaluateHasTheSpecifiedOrder) {
   Traced run;
   run.trainer.evaluate({.dataset = toy_data(6), .per_device_batch_size = 4});
-  EXPECT_EQ(
-      run.trace.text(),
-      "*init_end create_eval_dataloader *dataloaders_ready prepare_model_optimizer_and_dataloaders "
-      "create_run_config evaluation_run_start *evaluation_run_start " +
-          kEvalStart + times(2, kEvalStep) + kEvalEnd +
-          "evaluation_run_end *evaluation_run_end *run_exit");
+  EXPECT_EQ(run.trace.text(),
+            "*init_end create_eval_dataloader *dataloaders_ready "
+            "prepare_model_optimizer_and_dataloaders "
+            "create_run_config evaluation_run_start *evaluation_run_start " +
+                kEvalStart + times(2, kEvalStep) + kEvalEnd +
+                "evaluation_run_end *evaluation_run_end *run_exit");
 }
 
 TEST(GradientsReadyTest, FiresOncePerUpdateWithTheWholeGradientBeforeClipping) {
-  auto calls = std::make_shared<Calls>();
   std::vector<double> norms;
-  calls->at_gradients = [&](Trainer& trainer) {
-    double sum = 0.0;
-    for (const auto& parameter : trainer.model().parameters()) {
-      sum += parameter.grad().square().sum().item<double>();
-    }
-    norms.push_back(std::sqrt(sum));
-  };
-  calls->at_update_end = [&](Trainer& trainer) {
-    EXPECT_NEAR(norms.back(), trainer.gradient_norm().item<double>(), 1e-6);
-  };
-  Toy toy({calls});
-  toy.trainer.train({.train_dataset = toy_data(20),
-                     .num_epochs = 1,
-                     .per_device_batch_size = 4,
-                     .gradient_accumulation_steps = 2,
-                     .gradient_clip_norm = 0.01});
+  Toy toy({make<LambdaCallback>({
+      .on_gradients_ready =
+          [&](Trainer& trainer) {
+            double sum = 0.0;
+            for (const auto& parameter : trainer.model().parameters()) {
+              sum += parameter.grad().square().sum().item<double>();
+            }
+            norms.push_back(std::sqrt(sum));
+          },
+      .on_train_update_end =
+          [&](Trainer& trainer) {
+            EXPECT_NEAR(norms.back(), trainer.gradient_norm().item<double>(), 1e-6);
+          },
+  })});
+  toy.train({.train_dataset = toy_data(20),
+             .per_device_batch_size = 4,
+             .gradient_accumulation_steps = 2,
+             .gradient_clip_norm = 0.01});
   EXPECT_EQ(norms.size(), 3U);
 }
 
