@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "linkboy/callbacks/gradient_norm.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/metric_callback.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
@@ -70,6 +71,12 @@ void expect_little_growth(const char* rounds, int64_t num_rounds, double bytes_p
   EXPECT_LT(resident, 16.0 * kKibibyte);
 }
 
+class SilentTrainer : public Trainer {
+ public:
+  using Trainer::Trainer;
+  void print(std::string_view) override {}
+};
+
 /// A Trainer that does not print, with the parts of a usual run: workers, an evaluation, callbacks
 /// and a schedule.
 struct SoakRun {
@@ -89,16 +96,9 @@ struct SoakRun {
     callbacks.insert(callbacks.end(), more.begin(), more.end());
     trainer = std::make_unique<SilentTrainer>(
         model, nn::CrossEntropyLoss(),
-        std::make_shared<torch::optim::AdamW>(model->parameters(),
-                                              torch::optim::AdamWOptions(0.001)),
+        std::make_shared<torch::optim::AdamW>(model->parameters(), 0.001),
         TrainerOptions{.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}});
   }
-
-  class SilentTrainer : public Trainer {
-   public:
-    using Trainer::Trainer;
-    void print(std::string_view) override {}
-  };
 
   static TrainOptions options(int64_t updates_per_epoch, int64_t num_epochs) {
     return {.train_dataset = toy_data(updates_per_epoch * 4),
@@ -113,43 +113,29 @@ struct SoakRun {
   std::unique_ptr<Trainer> trainer;
 };
 
-/// Measures the memory at the end of two epochs. The first one must be late enough for caches to be
-/// filled.
-class NoteMemory : public Callback {
- public:
-  NoteMemory(int64_t first_epoch, int64_t last_epoch)
-      : first_epoch_(first_epoch), last_epoch_(last_epoch) {}
-  void on_training_run_epoch_end(Trainer& trainer) override {
-    const int64_t epoch = trainer.run_history().current_epoch();
-    if (epoch == first_epoch_) before = used_memory();
-    if (epoch == last_epoch_) after = used_memory();
+struct SoakTest : ::testing::Test {
+  void SetUp() override {
+    if (!kIsMeasurable) GTEST_SKIP() << "a sanitizer has the heap";
   }
-
-  UsedMemory before{};
-  UsedMemory after{};
-
- private:
-  int64_t first_epoch_;
-  int64_t last_epoch_;
+  const SingleThread single_;
+  const TemporaryFolder folder_;
 };
 
-TEST(SoakTest, UpdatesDoNotLeakMemory) {
-  if (!kIsMeasurable) GTEST_SKIP() << "a sanitizer has the heap";
-  const SingleThread single;
-  const TemporaryFolder folder;
+TEST_F(SoakTest, UpdatesDoNotLeakMemory) {
   const int64_t updates_per_epoch = long_or_short(1000, 100);
-  const auto memory = std::make_shared<NoteMemory>(2, 12);
-  SoakRun run(folder, {memory});
+  UsedMemory before{}, after{};
+  SoakRun run(folder_, {make<LambdaCallback>({.on_training_run_epoch_end = [&](Trainer& trainer) {
+                const int64_t epoch = trainer.run_history().current_epoch();
+                if (epoch == 2) before = used_memory();  // the caches are filled
+                if (epoch == 12) after = used_memory();
+              }})});
   run.trainer->train(SoakRun::options(updates_per_epoch, 12));
-  expect_little_growth("updates", 10 * updates_per_epoch, 4.0, memory->before, memory->after);
+  expect_little_growth("updates", 10 * updates_per_epoch, 4.0, before, after);
 }
 
-TEST(SoakTest, CallsOfTrainDoNotLeakMemory) {
-  if (!kIsMeasurable) GTEST_SKIP() << "a sanitizer has the heap";
-  const SingleThread single;
-  const TemporaryFolder folder;
+TEST_F(SoakTest, CallsOfTrainDoNotLeakMemory) {
   const int64_t num_calls = long_or_short(1000, 50);
-  SoakRun run(folder);
+  SoakRun run(folder_);
   const TrainOptions options = SoakRun::options(3, 1);
   for (int64_t call = 0; call < 10; ++call) run.trainer->train(options);
   const UsedMemory before = used_memory();
@@ -157,34 +143,23 @@ TEST(SoakTest, CallsOfTrainDoNotLeakMemory) {
   expect_little_growth("calls of train", num_calls, 64.0, before, used_memory());
 }
 
-class StopAfterTwoUpdates : public Callback {
- public:
-  void on_train_update_end(Trainer& trainer) override {
-    if (++num_updates_ == 2) trainer.request_stop();
-  }
-
- private:
-  int64_t num_updates_ = 0;
-};
-
-/// Resumes with a new Trainer, like a new process, makes two updates and saves.
-void resume_for_two_updates(const TemporaryFolder& folder, TrainOptions options) {
-  SoakRun run(folder, {std::make_shared<StopAfterTwoUpdates>(),
-                       make<SaveTrainingState>({.directory = folder.path()})});
-  options.resume_from = folder / "latest";
-  run.trainer->train(options);
-}
-
-TEST(SoakTest, ResumesDoNotLeakMemory) {
-  if (!kIsMeasurable) GTEST_SKIP() << "a sanitizer has the heap";
-  const SingleThread single;
-  const TemporaryFolder folder;
+TEST_F(SoakTest, ResumesDoNotLeakMemory) {
   const int64_t num_resumes = long_or_short(200, 20);
   // With a single epoch, the history in each state does not grow.
-  const TrainOptions options = SoakRun::options(2 * (num_resumes + 20), 1);
-  for (int64_t i = 0; i < 10; ++i) resume_for_two_updates(folder, options);
+  TrainOptions options = SoakRun::options(2 * (num_resumes + 20), 1);
+  options.resume_from = folder_ / "latest";
+  // A new Trainer, like a new process, makes two updates and saves.
+  const auto resume_for_two_updates = [&] {
+    SoakRun run(folder_, {make<LambdaCallback>({.on_train_update_end =
+                                                    [n = 0](Trainer& trainer) mutable {
+                                                      if (++n == 2) trainer.request_stop();
+                                                    }}),
+                          make<SaveTrainingState>({.directory = folder_.path()})});
+    run.trainer->train(options);
+  };
+  for (int64_t i = 0; i < 10; ++i) resume_for_two_updates();
   const UsedMemory before = used_memory();
-  for (int64_t i = 0; i < num_resumes; ++i) resume_for_two_updates(folder, options);
+  for (int64_t i = 0; i < num_resumes; ++i) resume_for_two_updates();
   expect_little_growth("resumes", num_resumes, 256.0, before, used_memory());
 }
 

@@ -20,17 +20,14 @@ void backward_of_checkpoint(const Function& fn) {
   checkpoint(fn, rows().requires_grad_()).sum().backward();
 }
 
-TEST(ActivationCheckpointErrorTest, ARecomputationWithOtherShapesIsAnError) {
-  const auto fn = [&](const Tensor& x) { return x.narrow(0, 0, is_recomputing() ? 2 : 3).exp(); };
-  EXPECT_ERROR(
-      backward_of_checkpoint(fn),
-      "was Float [3, 8] on cpu, but is Float [2, 8] on cpu when computed again; the function "
-      "passed to checkpoint must do the same");
-}
-
-TEST(ActivationCheckpointErrorTest, ARecomputationWithFewerTensorsIsAnError) {
-  const auto fn = [&](const Tensor& x) { return is_recomputing() ? x.exp() : x.exp().exp(); };
-  EXPECT_ERROR(backward_of_checkpoint(fn), "the recomputation did not reach tensor 1 of the 2");
+TEST(ActivationCheckpointErrorTest, ARecomputationThatDiffersIsAnError) {
+  EXPECT_ERROR(backward_of_checkpoint(
+                   [](const Tensor& x) { return x.narrow(0, 0, is_recomputing() ? 2 : 3).exp(); }),
+               "was Float [3, 8] on cpu, but is Float [2, 8] on cpu when computed again; the "
+               "function passed to checkpoint must do the same");
+  EXPECT_ERROR(backward_of_checkpoint(
+                   [](const Tensor& x) { return is_recomputing() ? x.exp() : x.exp().exp(); }),
+               "the recomputation did not reach tensor 1 of the 2");
 }
 
 TEST(ActivationCheckpointErrorTest, AnExceptionOfTheFunctionReachesTheCaller) {

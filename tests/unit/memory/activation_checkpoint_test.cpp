@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "linkboy/model.hpp"
+#include "support/expect_error.hpp"
 #include "support/toy.hpp"
 #include "unit/memory/checkpointed_step.hpp"
 
@@ -304,6 +305,38 @@ TEST(ActivationCheckpointTest, ThreadsDoNotAffectEachOther) {
   }
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(equal, std::vector<int>(4, 50));
+}
+
+TEST(CheckpointSequentialTest, GradientsEqualThePlainCall) {
+  auto mlp = dropout_mlp();
+  for (int64_t segments = 1; segments <= 6; ++segments) {
+    SCOPED_TRACE(segments);
+    expect_step_of(
+        mlp, [&](Tensor x) { return checkpoint_sequential(mlp, segments, x); },
+        rows().requires_grad_());
+  }
+}
+
+TEST(CheckpointSequentialTest, AcceptsAListOfOneType) {
+  torch::nn::ModuleList list;
+  for (int i = 0; i < 5; ++i) list->push_back(torch::nn::Linear(8, 8));
+  const auto plain = [&](Tensor x) {
+    for (const auto& module : *list) x = module->as<torch::nn::Linear>()->forward(x);
+    return x;
+  };
+  const auto network = [&](Tensor x) {
+    return checkpoint_sequential<torch::nn::LinearImpl>(list, 3, x);
+  };
+  EXPECT_TRUE(bit_equal(step(network, list->parameters(), rows()),
+                        step(plain, list->parameters(), rows())));
+  list->push_back(torch::nn::ReLU());
+  EXPECT_ERROR(network(rows()), "module 5 of the list is a torch::nn::ReLUImpl");
+}
+
+TEST(CheckpointSequentialTest, RejectsANumberOfSegmentsOutOfRange) {
+  EXPECT_ERROR(checkpoint_sequential(dropout_mlp(), 0, rows()), "the number of segments is 0");
+  EXPECT_ERROR(checkpoint_sequential(dropout_mlp(), 7, rows()),
+               "the number of segments is 7; with 6 modules it must be between 1 and 6");
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/memory/memory_use.hpp"
+#include "linkboy/run/optimizer_factory.hpp"
 #include "linkboy/trainer.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
@@ -24,23 +25,14 @@
 namespace linkboy::testing::device_test {
 namespace {
 
-struct DeviceRun {
-  explicit DeviceRun(const std::string& device)
-      : trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                {.callbacks = {}, .accelerator = {.device = device}}) {}
-
-  std::vector<torch::Tensor> train(ExecutionMode mode) {
-    torch::manual_seed(4);  // for the shuffling
-    trainer.train({.train_dataset = toy_data(64),
-                   .num_epochs = 2,
-                   .per_device_batch_size = 4,
-                   .execution_mode = mode});
-    return model->parameters();
-  }
-
-  torch::nn::Sequential model = toy_model();
-  QuietTrainer trainer;
-};
+std::vector<torch::Tensor> train(Toy& toy, ExecutionMode mode) {
+  torch::manual_seed(4);  // for the shuffling
+  toy.train({.train_dataset = toy_data(64),
+             .num_epochs = 2,
+             .per_device_batch_size = 4,
+             .execution_mode = mode});
+  return toy.model->parameters();
+}
 
 void expect_close(const std::vector<torch::Tensor>& weights,
                   const std::vector<torch::Tensor>& expected) {
@@ -51,14 +43,12 @@ void expect_close(const std::vector<torch::Tensor>& weights,
 }
 
 void expect_the_weights_of_the_cpu(const std::string& device, ExecutionMode mode) {
-  DeviceRun on_cpu("cpu");
-  DeviceRun on_device(device);
-  const auto expected = on_cpu.train(mode);
-  expect_close(on_device.train(mode), expected);
-  const auto loss_of = [](DeviceRun& run) {
-    return run.trainer.run_history().get_metric_values("train_loss_epoch").back();
-  };
-  EXPECT_NEAR(loss_of(on_device), loss_of(on_cpu), 1e-4);
+  Toy on_cpu({}, 0.1, {.device = "cpu"});
+  Toy on_device({}, 0.1, {.device = device});
+  const auto expected = train(on_cpu, mode);
+  expect_close(train(on_device, mode), expected);
+  EXPECT_NEAR(on_device.values("train_loss_epoch").back(), on_cpu.values("train_loss_epoch").back(),
+              1e-4);
 }
 
 TEST(DeviceTest, EagerTrainingGivesTheSameWeightsAsTheCpu_CUDA) {
@@ -96,18 +86,18 @@ TEST(DeviceTest, ASnapshotPinsOnlyStoragesUpToItsLimit_CUDA) {
 
 TEST(DeviceTest, AnAsynchronousSaveContainsTheWeightsOfItsUpdate_CUDA) {
   const TemporaryFolder folder;
-  DeviceRun run("cuda:0");
   std::vector<torch::Tensor> weights;
-  run.trainer.callback_handler().add(std::make_shared<AtUpdate>(3, [&](Trainer& trainer) {
+  Toy toy({}, 0.1, {.device = "cuda:0"});
+  toy.trainer.callback_handler().add(std::make_shared<AtUpdate>(3, [&](Trainer& trainer) {
     // Keeps the device busy, so that it computes the weights long after the background thread
     // starts to save them.
     const auto large = torch::ones({1500, 1500}, torch::kCUDA);
     large.mm(large);
     trainer.save_training_state(folder.path(), {.asynchronous = true});
-    weights = copies_of(run.model->parameters());
+    weights = copies_of(trainer.model().parameters());
   }));
-  run.train(ExecutionMode::eager);
-  run.trainer.wait_for_saves();
+  train(toy, ExecutionMode::eager);
+  toy.trainer.wait_for_saves();
   const StateDict saved =
       read_checkpoint(folder.path() / kTrainingStateFile).get_dict("model_state_dict");
   std::vector<torch::Tensor> saved_weights;
@@ -115,26 +105,18 @@ TEST(DeviceTest, AnAsynchronousSaveContainsTheWeightsOfItsUpdate_CUDA) {
   EXPECT_TRUE(bit_equal(saved_weights, weights));
 }
 
-std::shared_ptr<torch::optim::Optimizer> make_optimizer(const std::string& name,
-                                                        std::vector<torch::Tensor> parameters) {
-  using namespace torch::optim;  // NOLINT(google-build-using-namespace)
-  if (name == "SGD") return std::make_shared<SGD>(parameters, SGDOptions(0.1).momentum(0.9));
-  if (name == "Adam") return std::make_shared<Adam>(parameters, 0.01);
-  if (name == "AdamW") return std::make_shared<AdamW>(parameters, 0.01);
-  if (name == "Adagrad") return std::make_shared<Adagrad>(parameters, 0.01);
-  return std::make_shared<RMSprop>(parameters, 0.01);
-}
-
 /// Trains one epoch in channels-last memory, from the checkpoint `from` if there is one, and
 /// returns the weights.
 std::vector<torch::Tensor> train_conv_net(const std::string& device, const std::string& optimizer,
                                           const std::filesystem::path& from,
                                           const std::filesystem::path& to) {
+  TextSettings settings{{"lr", "0.01"}};
+  if (optimizer == "sgd") settings.push_back({"momentum", "0.9"});
   torch::manual_seed(5);
   torch::nn::Sequential model(torch::nn::Conv2d(2, 4, 3), torch::nn::Flatten(),
                               torch::nn::Linear(64, 3));
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(),
-                       make_optimizer(optimizer, model->parameters()),
+                       make_optimizer_fn(optimizer, settings)(model->parameters()),
                        {.callbacks = {}, .accelerator = {.device = device, .channels_last = true}});
   if (!from.empty()) trainer.load_checkpoint(from);
   const auto images = torch::sin(torch::arange(32 * 72, torch::kFloat) * 0.7).view({32, 2, 6, 6});
@@ -147,7 +129,7 @@ std::vector<torch::Tensor> train_conv_net(const std::string& device, const std::
 
 TEST(DeviceTest, EveryOptimizerContinuesACheckpointOfTheCpu_CUDA) {
   const TemporaryFolder folder;
-  for (const std::string optimizer : {"SGD", "Adam", "AdamW", "Adagrad", "RMSprop"}) {
+  for (const std::string& optimizer : optimizer_names()) {
     SCOPED_TRACE(optimizer);
     const auto checkpoint = folder / (optimizer + ".pt");
     train_conv_net("cpu", optimizer, "", checkpoint);

@@ -18,6 +18,7 @@
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/schedulers/step_scheduler.hpp"
 #include "linkboy/schedulers/wsd_scheduler.hpp"
+#include "linkboy/util/text_options.hpp"
 #include "support/every_callback.hpp"
 #include "support/file_contents.hpp"
 #include "support/in_every_event.hpp"
@@ -34,15 +35,17 @@ enum class Way { request_stop, stop_training, early_stop, signal, exception };
 enum class Save { at_end, every_update, every_epoch, asynchronous };
 enum class Callbacks { default_ones, all };
 
-const char* name_of(Way way) {
-  constexpr std::array names{"request_stop", "stop_training", "early_stop", "signal", "exception"};
-  return names.at(static_cast<std::size_t>(way));
-}
-const char* name_of(Save save) {
-  constexpr std::array names{"at_end", "every_update", "every_epoch", "asynchronous"};
-  return names.at(static_cast<std::size_t>(save));
-}
-const char* name_of(Callbacks callbacks) { return callbacks == Callbacks::all ? "all" : "default"; }
+LINKBOY_ENUM_NAMES(Way, request_stop, stop_training, early_stop, signal, exception)
+LINKBOY_ENUM_NAMES(Save, at_end, every_update, every_epoch, asynchronous)
+LINKBOY_ENUM_NAMES(Callbacks, default_ones, all)
+
+/// Returns the names of the parts of a case, for the name of a test.
+constexpr auto kNameOfCase = [](const auto& info) {
+  const auto join = [](auto first, auto... rest) {
+    return c10::str(enum_name(first), c10::str("_", enum_name(rest))...);
+  };
+  return std::apply(join, info.param);
+};
 
 bool handles_signals() {
   struct sigaction present {};
@@ -147,18 +150,17 @@ struct OneRun {
       save->directory = states;
       callbacks.push_back(std::make_shared<SaveTrainingState>(*save));
     }
-    auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters(),
-                                                           torch::optim::AdamWOptions(0.01));
     trainer = std::make_unique<QuietTrainer>(
-        model, nn::CrossEntropyLoss(), optimizer,
+        model, nn::CrossEntropyLoss(),
+        std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01),
         TrainerOptions{.callbacks = callbacks, .accelerator = {.device = "cpu"}});
     options = {.train_dataset = toy_data(8),
                .num_epochs = 3,
                .eval_dataset = toy_data(6),
                .per_device_batch_size = 2,
                .gradient_accumulation_steps = 2,
-               .create_scheduler_fn = wsd({.warmup_updates = 1})};
-    options.eval_dataloader_options.batch_size = 3;
+               .create_scheduler_fn = wsd({.warmup_updates = 1}),
+               .eval_dataloader_options = {.batch_size = 3}};
   }
 
   /// Trains, and returns the bytes of the training state at the end.
@@ -195,11 +197,6 @@ SaveTrainingStateOptions options_of(Save save) {
 bool is_every_event() { return std::getenv("LINKBOY_EVERY_EVENT") != nullptr; }
 
 using Case = std::tuple<Way, Save, Callbacks>;
-
-std::string name_of_case(const ::testing::TestParamInfo<Case>& info) {
-  const auto& [way, save, which] = info.param;
-  return c10::str(name_of(way), "_", name_of(save), "_", name_of(which));
-}
 
 struct EveryWayToLeaveTest : ::testing::TestWithParam<Case> {
   const SingleThread one_thread_;
@@ -290,17 +287,11 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(Save::at_end, Save::every_update, Save::every_epoch,
                                          Save::asynchronous),
                        ::testing::Values(Callbacks::default_ones, Callbacks::all)),
-    name_of_case);
+    kNameOfCase);
 
 using End = std::tuple<Save, Callbacks>;
 
-std::string name_of_end(const ::testing::TestParamInfo<End>& info) {
-  const auto& [save, which] = info.param;
-  return c10::str(name_of(save), "_", name_of(which));
-}
-
-class NaturalEndTest : public ::testing::TestWithParam<End> {
- protected:
+struct NaturalEndTest : ::testing::TestWithParam<End> {
   /// Returns a run whose schedule does not depend on the length of the run.
   OneRun run(const fs::path& folder) {
     const auto [save, which] = GetParam();
@@ -356,7 +347,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(::testing::Values(Save::at_end, Save::every_update, Save::every_epoch,
                                          Save::asynchronous),
                        ::testing::Values(Callbacks::default_ones, Callbacks::all)),
-    name_of_end);
+    kNameOfCase);
 
 }  // namespace
 }  // namespace linkboy::testing::every_way_to_leave_test

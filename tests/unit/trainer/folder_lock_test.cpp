@@ -97,17 +97,15 @@ TEST(FolderLockTest, LocksFilesThatAreOpenForWriting) {
 
 TEST(FolderLockTest, ARunReleasesItHoweverItEnds) {
   const TemporaryFolder folder;
-  Toy finished({saving_in(folder / "states")});
-  finished.trainer.train(epochs_of_two_updates(1));
+  train(folder / "states", 1);
   Toy failed({saving_in(folder / "states"),
               std::make_shared<AtUpdate>(1, [](Trainer&) { throw Error("failed"); })});
   EXPECT_ERROR(failed.trainer.train(epochs_of_two_updates(1)), "failed");
   Toy stopped({saving_in(folder / "states"), stop_at(1)});
   stopped.trainer.train(epochs_of_two_updates(1));
   Toy resumed({saving_in(folder / "states")});
-  TrainOptions options = epochs_of_two_updates(3);
-  options.resume_from = folder / "states" / "latest";
-  EXPECT_EQ(resumed.trainer.train(options).num_epochs, 3);
+  const auto options = resumed_from(folder / "states" / "latest", epochs_of_two_updates(3));
+  EXPECT_EQ(resumed.train(options).num_epochs, 3);
 }
 
 TEST(FolderLockTest, AnExceptionReleasesItAfterTheStateInProgressIsWritten) {
@@ -147,9 +145,8 @@ TEST(FolderLockTest, ARefusedRunDoesNotChangeTheFilesOfTheFirstRun) {
   Toy first(callbacks(std::make_shared<AtUpdate>(5, [&](Trainer&) {
     const auto before = all_bytes_in(folder.path());
     Toy second(callbacks(stop_at(1000)));
-    TrainOptions options = epochs_of_two_updates(3);
-    options.resume_from = folder / "states" / "latest";
-    EXPECT_ERROR(second.trainer.train(options), "in use by another run");
+    const auto options = resumed_from(folder / "states" / "latest", epochs_of_two_updates(3));
+    EXPECT_ERROR(second.train(options), "in use by another run");
     EXPECT_TRUE(second.trainer.resumed_from().empty());
     EXPECT_TRUE(all_bytes_in(folder.path()) == before);
     was_refused = true;

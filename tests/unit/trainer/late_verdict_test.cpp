@@ -72,26 +72,19 @@ struct OverflowingRun : Callback {
 };
 
 TEST(DeviceTest, AskingLaterWhetherAStepWasSkippedChangesNothing_CUDA) {
-  OverflowingRun asked("cuda:0", /*asks_at_once=*/true);
-  OverflowingRun deferred("cuda:0", /*asks_at_once=*/false);
-  const TrainResult expected = asked.train();
-  const TrainResult result = deferred.train();
-  EXPECT_GT(expected.num_updates, 0);
-  EXPECT_LT(expected.num_updates, asked.num_tried) << "some updates were skipped";
-  EXPECT_EQ(asked.counts.back(), expected.num_updates);
-  EXPECT_EQ(result.num_updates, expected.num_updates);
-  EXPECT_EQ(deferred.learning_rates, asked.learning_rates);
-  EXPECT_EQ(deferred.state(), asked.state());
-}
-
-TEST(DeviceTest, ReachesTheNumberOfUpdatesEvenIfSkipsAreKnownLater_CUDA) {
-  OverflowingRun asked("cuda:0", /*asks_at_once=*/true);
-  OverflowingRun deferred("cuda:0", /*asks_at_once=*/false);
-  EXPECT_EQ(asked.train(20).num_updates, 20);
-  EXPECT_EQ(deferred.train(20).num_updates, 20);
-  EXPECT_GT(deferred.num_tried, 20);
-  EXPECT_EQ(deferred.num_tried, asked.num_tried);
-  EXPECT_EQ(deferred.state(), asked.state());
+  for (const std::optional<int64_t> max_num_updates : {std::optional<int64_t>(), {20}}) {
+    OverflowingRun asked("cuda:0", /*asks_at_once=*/true);
+    OverflowingRun deferred("cuda:0", /*asks_at_once=*/false);
+    const int64_t num_updates = asked.train(max_num_updates).num_updates;
+    EXPECT_GT(num_updates, 0);
+    EXPECT_EQ(num_updates, max_num_updates.value_or(num_updates));
+    EXPECT_LT(num_updates, asked.num_tried) << "some updates were skipped";
+    EXPECT_EQ(asked.counts.back(), num_updates);
+    EXPECT_EQ(deferred.train(max_num_updates).num_updates, num_updates);
+    EXPECT_EQ(deferred.num_tried, asked.num_tried);
+    EXPECT_EQ(deferred.learning_rates, asked.learning_rates);
+    EXPECT_EQ(deferred.state(), asked.state());
+  }
 }
 
 TEST(DeviceTest, TheScheduleOfAFailedRunKeepsTheLearningRateOfTheProgram_CUDA) {

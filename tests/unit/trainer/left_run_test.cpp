@@ -235,15 +235,19 @@ TEST(LeftRunTest, AStopBeforeTheFirstRunEndsThatRunCleanly) {
 }
 
 TEST(LeftRunTest, AStateCanBeSavedWhereTheHeaderPromises) {
-  const std::map<std::string, bool> expected{
-      {"run_start", true},  {"epoch_start", true},      {"step_start", false},  {"step_end", false},
-      {"update_end", true}, {"gradients_ready", false}, {"run_epoch_end", true}};
+  const std::map<std::string, bool> expected{{"set_up", false},          {"run_start", true},
+                                             {"epoch_start", true},      {"step_start", false},
+                                             {"step_end", false},        {"update_end", true},
+                                             {"gradients_ready", false}, {"run_epoch_end", true}};
   for (const bool is_saver_there : {false, true}) {
     const TemporaryFolder folder;
     std::map<std::string, bool> can_save;
-    Toy toy({in_every_event([&](const std::string& event, Trainer& trainer) {
+    const auto note = [&](const std::string& event, Trainer& trainer) {
       can_save[event] = trainer.can_save_training_state();
-    })});
+    };
+    Toy toy({in_every_event(note),
+             make<LambdaCallback>(
+                 {.on_dataloaders_ready = [&](Trainer& trainer) { note("set_up", trainer); }})});
     if (is_saver_there) {
       toy.trainer.callback_handler().add(
           make<SaveTrainingState>({.directory = folder / "states", .save_at_end = false}));

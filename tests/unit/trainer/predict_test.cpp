@@ -17,8 +17,12 @@ using OutputsOf = std::function<c10::IValue(const Batch&, const at::Tensor& scor
 /// Predicts the result of `outputs` for the scores.
 class Predicting : public QuietTrainer {
  public:
-  explicit Predicting(OutputsOf outputs, CallbackList callbacks = {})
-      : Predicting(std::move(outputs), toy_model(), std::move(callbacks)) {}
+  explicit Predicting(OutputsOf outputs, CallbackList callbacks = {},
+                      const torch::nn::Sequential& model = toy_model())
+      : QuietTrainer(model, nullptr, nullptr,
+                     {.callbacks = std::move(callbacks), .accelerator = {.device = test_device()}}),
+        net(model),
+        outputs_(std::move(outputs)) {}
 
   torch::nn::Sequential net;
 
@@ -28,14 +32,10 @@ class Predicting : public QuietTrainer {
   }
 
  private:
-  Predicting(OutputsOf outputs, const torch::nn::Sequential& model, CallbackList callbacks)
-      : QuietTrainer(model, nullptr, nullptr,
-                     {.callbacks = std::move(callbacks), .accelerator = {.device = test_device()}}),
-        net(model),
-        outputs_(std::move(outputs)) {}
-
   OutputsOf outputs_;
 };
+
+c10::IValue scores_only(const Batch&, const at::Tensor& scores) { return scores; }
 
 const EvaluateOptions kSevenByThree{.dataset = toy_data(7), .per_device_batch_size = 3};
 
@@ -75,15 +75,8 @@ TEST(PredictTest, ADictContainsTensorsAndListsWithOneEntryPerSample) {
   EXPECT_EQ(boxes[6].toTensor().size(0), 0);
 }
 
-TEST(PredictTest, ReturnsTheOutputsOfTheModelByDefault) {
-  Toy toy;
-  const at::Tensor scores = toy.trainer.predict(kSevenByThree).toTensor();
-  EXPECT_EQ(scores.sizes(), (std::vector<int64_t>{7, 3}));
-  EXPECT_FALSE(scores.requires_grad());
-}
-
 TEST(PredictTest, ASinkReceivesEachBatchWithThePositionsOfItsSamples) {
-  Predicting trainer([](const Batch&, const at::Tensor& scores) { return scores; });
+  Predicting trainer(scores_only);
   std::vector<int64_t> places;
   std::vector<int64_t> rows;
   trainer.predict(kSevenByThree, [&](const Batch& batch, const Prediction& prediction) {
@@ -108,12 +101,8 @@ TEST(PredictTest, ASinkAcceptsOutputsThatPredictCannotConcatenate) {
 }
 
 TEST(PredictTest, OutputsOfAWrongFormAreErrorsThatNameTheForm) {
-  OutputsOf outputs;
-  Predicting trainer(
-      [&](const Batch& batch, const at::Tensor& scores) { return outputs(batch, scores); });
-  const auto expect = [&](OutputsOf wrong, const char* message) {
-    outputs = std::move(wrong);
-    EXPECT_ERROR(trainer.predict(kSevenByThree), message);
+  const auto expect = [&](OutputsOf outputs, const char* message) {
+    EXPECT_ERROR(Predicting(std::move(outputs)).predict(kSevenByThree), message);
   };
   expect([](const Batch&, const at::Tensor&) { return at::Tensor(); },
          "predict_step returned an undefined tensor");
@@ -142,8 +131,7 @@ TEST(PredictTest, OutputsOfAWrongFormAreErrorsThatNameTheForm) {
 
 TEST(PredictTest, EventsOfAPredictionHaveTheSpecifiedOrder) {
   Trace trace;
-  Predicting trainer([](const Batch&, const at::Tensor& scores) { return scores; },
-                     {std::make_shared<TracingCallback>(trace)});
+  Predicting trainer(scores_only, {std::make_shared<TracingCallback>(trace)});
   trainer.predict({.dataset = toy_data(4), .per_device_batch_size = 2});
   EXPECT_EQ(trace.text(),
             "*init_end *prediction_run_start *prediction_step_start *prediction_step_end "
@@ -152,9 +140,8 @@ TEST(PredictTest, EventsOfAPredictionHaveTheSpecifiedOrder) {
 
 TEST(PredictTest, AnExceptionReachesTheCallbacksAndTheCaller) {
   Trace trace;
-  Predicting trainer(
-      [](const Batch&, const at::Tensor&) -> c10::IValue { throw Error("bad step"); },
-      {std::make_shared<TracingCallback>(trace)});
+  Predicting trainer([](auto&&...) -> c10::IValue { throw Error("bad step"); },
+                     {std::make_shared<TracingCallback>(trace)});
   EXPECT_ERROR(trainer.predict(kSevenByThree), "bad step");
   EXPECT_EQ(trace.text(),
             "*init_end *prediction_run_start *prediction_step_start *exception *run_exit");
@@ -162,20 +149,12 @@ TEST(PredictTest, AnExceptionReachesTheCallbacksAndTheCaller) {
 
 TEST(PredictTest, AStopRequestEndsItWithStopTraining) {
   Trace trace;
-  Predicting* self = nullptr;
-  Predicting trainer(
-      [&](const Batch&, const at::Tensor& scores) {
-        self->request_stop(StopReason::stop_request, "enough");
-        return scores;
-      },
-      {std::make_shared<TracingCallback>(trace)});
-  self = &trainer;
-  try {
-    trainer.predict(kSevenByThree);
-    ADD_FAILURE() << "predict did not throw";
-  } catch (const StopTraining& stop) {
-    EXPECT_STREQ(stop.what(), "enough");
-  }
+  Predicting trainer(scores_only,
+                     {std::make_shared<TracingCallback>(trace),
+                      make<LambdaCallback>({.on_prediction_step_start = [](Trainer& self) {
+                        self.request_stop(StopReason::stop_request, "enough");
+                      }})});
+  EXPECT_ERROR_AS(StopTraining, trainer.predict(kSevenByThree), "enough");
   EXPECT_TRUE(
       trace.text().ends_with("*stop_training_error(stop_request) *prediction_run_end *run_exit"))
       << trace.text();
@@ -190,7 +169,7 @@ TEST(PredictTest, WithinARunItBelongsToThatRun) {
           [&](Trainer& trainer) { predicted = trainer.predict(kSevenByThree).toTensor(); },
       .on_run_exit = [&](Trainer&) { ++num_exits; },
   })});
-  toy.trainer.train({.train_dataset = toy_data(6), .num_epochs = 2});
+  toy.train({.num_epochs = 2});
   EXPECT_EQ(num_exits, 1);
   EXPECT_TRUE(torch::allclose(predicted, toy.trainer.predict(kSevenByThree).toTensor()));
   EXPECT_EQ(num_exits, 2);
@@ -202,12 +181,11 @@ TEST(PredictTest, CallbacksCannotBeGivenToAPredictionWithinARun) {
     options.callbacks = {make<LambdaCallback>({})};
     trainer.predict(options);
   }})});
-  EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(6), .num_epochs = 1}),
-               "predict was called with callbacks during a run");
+  EXPECT_ERROR(toy.train(), "predict was called with callbacks during a run");
 }
 
 TEST(PredictTest, ALoaderWithoutABatchIsAnError) {
-  Predicting trainer([](const Batch&, const at::Tensor& scores) { return scores; });
+  Predicting trainer(scores_only);
   int64_t num_left = 2;
   const auto loader = make_data_loader(
       [&]() -> std::optional<Batch> {
@@ -224,7 +202,7 @@ TEST(PredictTest, AStopAtTheEndOfAPredictionStopsTheRunThatItIsPartOf) {
       {.on_train_update_end = [](Trainer& trainer) { trainer.predict(kSevenByThree); },
        .on_prediction_run_end = [](Trainer&) { throw StopTraining("enough"); }});
   Toy toy({predicts});
-  const TrainResult result = toy.trainer.train({.train_dataset = toy_data(8), .num_epochs = 3});
+  const TrainResult result = toy.train({.num_epochs = 3});
   EXPECT_EQ(result.message, "enough");
   EXPECT_EQ(result.num_updates, 1);
 }

@@ -25,12 +25,10 @@ TEST(ReadyLoaderTest, TrainsBitIdenticallyToTheDataset) {
     Toy toy({losses});
     options.num_epochs = 2;
     options.per_device_batch_size = 4;
-    toy.trainer.train(options);
+    toy.train(options);
     EXPECT_EQ(toy.trainer.run_config().train_per_device_batch_size, 4);
-    EXPECT_EQ(toy.trainer.run_history().get_metric_values("eval_loss_epoch").size(), 2U);
-    losses->losses.push_back(
-        static_cast<float>(toy.trainer.run_history().get_latest_metric("eval_loss_epoch")));
-    return losses->losses;
+    EXPECT_EQ(toy.values("eval_loss_epoch").size(), 2U);
+    return std::pair{losses->losses, toy.values("eval_loss_epoch")};
   };
   torch::manual_seed(3);
   const auto of_datasets = train({.train_dataset = toy_data(18), .eval_dataset = toy_data(10)});
@@ -51,35 +49,29 @@ TEST(ReadyLoaderTest, EvaluatesAndPredicts) {
 
 TEST(ReadyLoaderTest, IsEvaluatedBeforeMoreEvaluationData) {
   Toy toy;
-  toy.trainer.train({.train_dataloader = toy_loader(8),
-                     .num_epochs = 1,
-                     .eval_dataloader = toy_loader(8),
-                     .more_eval_datasets = {{.name = "rare", .dataset = toy_data(4)}},
-                     .eval_dataloader_options = {.batch_size = 2}});
-  EXPECT_EQ(toy.trainer.run_history().get_metric_values("eval_loss_epoch").size(), 1U);
-  EXPECT_EQ(toy.trainer.run_history().get_metric_values("rare_eval_loss_epoch").size(), 1U);
+  toy.train({.train_dataloader = toy_loader(8),
+             .eval_dataloader = toy_loader(8),
+             .more_eval_datasets = {{.name = "rare", .dataset = toy_data(4)}},
+             .eval_dataloader_options = {.batch_size = 2}});
+  EXPECT_EQ(
+      toy.trainer.run_history().get_metric_names(),
+      (std::vector<std::string>{"train_loss_epoch", "eval_loss_epoch", "rare_eval_loss_epoch"}));
 }
 
 TEST(ReadyLoaderTest, CannotBeCombinedWithTheOptionsItReplaces) {
   Toy toy;
-  const auto train = [&](TrainOptions options) {
-    options.num_epochs = 1;
-    toy.trainer.train(options);
-  };
-  EXPECT_ERROR(train({.train_dataset = toy_data(8), .train_dataloader = toy_loader(8)}),
+  EXPECT_ERROR(toy.train({.train_dataset = toy_data(8), .train_dataloader = toy_loader(8)}),
                "both train_dataset and train_dataloader are set");
-  EXPECT_ERROR(train({.train_dataset = toy_data(8),
-                      .eval_dataset = toy_data(8),
-                      .eval_dataloader = toy_loader(8)}),
+  EXPECT_ERROR(toy.train({.eval_dataset = toy_data(8), .eval_dataloader = toy_loader(8)}),
                "both eval_dataset and eval_dataloader are set");
-  EXPECT_ERROR(
-      train({.train_dataloader = toy_loader(8), .train_dataloader_options = {.num_workers = 1}}),
-      "train_dataloader_options are set together with train_dataloader");
-  EXPECT_ERROR(train({.train_dataloader = toy_loader(8),
-                      .eval_dataloader = toy_loader(8),
-                      .eval_dataloader_options = {.worker_init_fn = [](int64_t) {}}}),
+  EXPECT_ERROR(toy.train({.train_dataloader = toy_loader(8),
+                          .train_dataloader_options = {.num_workers = 1}}),
+               "train_dataloader_options are set together with train_dataloader");
+  EXPECT_ERROR(toy.train({.train_dataloader = toy_loader(8),
+                          .eval_dataloader = toy_loader(8),
+                          .eval_dataloader_options = {.worker_init_fn = [](int64_t) {}}}),
                "eval_dataloader_options are set together with eval_dataloader");
-  EXPECT_ERROR(train({.train_dataloader = toy_loader(8), .collate_fn = stack_samples}),
+  EXPECT_ERROR(toy.train({.train_dataloader = toy_loader(8), .collate_fn = stack_samples}),
                "collate_fn is set together with train_dataloader");
   EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(8), .dataloader = toy_loader(8)}),
                "both dataset and dataloader are set");
@@ -88,7 +80,7 @@ TEST(ReadyLoaderTest, CannotBeCombinedWithTheOptionsItReplaces) {
       "dataloader_options are set together with dataloader");
   EXPECT_ERROR(toy.trainer.evaluate({.dataloader = toy_loader(8), .collate_fn = stack_samples}),
                "collate_fn is set together with dataloader");
-  EXPECT_ERROR(train({}), "Set it or train_dataloader");
+  EXPECT_ERROR(toy.trainer.train({.num_epochs = 1}), "Set it or train_dataloader");
   EXPECT_ERROR(toy.trainer.evaluate({}), "Set it or dataloader");
 }
 
@@ -122,19 +114,22 @@ class ToyStream : public DataStream {
   int64_t next_ = 0;
 };
 
-std::shared_ptr<DataLoader> toy_stream(bool has_state, int64_t num_workers) {
+std::shared_ptr<DataLoader> toy_stream(StreamOptions options, bool has_state = false,
+                                       int64_t num_workers = 0) {
   return make_stream_loader(
       [has_state](int64_t epoch, const DataLoaderShard&) {
         return std::make_shared<ToyStream>(epoch, has_state);
       },
-      {.batches_per_epoch = 5}, {.batch_size = 4, .num_workers = num_workers});
+      options, {.batch_size = 4, .num_workers = num_workers});
 }
 
 TEST(ReadyLoaderTest, AStreamResumesBitIdenticallyInTheMiddleOfAnEpoch) {
   const TemporaryFolder folder;
   for (const bool has_state : {false, true}) {
     for (const int64_t num_workers : {0, 2}) {
-      const auto loader = [&] { return toy_stream(has_state, num_workers); };
+      const auto loader = [&] {
+        return toy_stream({.batches_per_epoch = 5}, has_state, num_workers);
+      };
       Toy whole;
       EXPECT_EQ(whole.trainer.train({.train_dataloader = loader(), .num_epochs = 3}).num_updates,
                 15);
@@ -152,11 +147,7 @@ TEST(ReadyLoaderTest, AStreamResumesBitIdenticallyInTheMiddleOfAnEpoch) {
 
 TEST(ReadyLoaderTest, AStreamOfUnknownLengthIsRefusedBeforeTheRun) {
   Toy toy;
-  const auto loader = make_stream_loader(
-      [](int64_t epoch, const DataLoaderShard&) {
-        return std::make_shared<ToyStream>(epoch, false);
-      },
-      {}, {.batch_size = 4});
+  const auto loader = toy_stream({});
   EXPECT_ERROR(toy.trainer.train({.train_dataloader = loader, .num_epochs = 1}),
                "Set StreamOptions::batches_per_epoch");
   EXPECT_ERROR(toy.trainer.evaluate({.dataloader = loader}),
@@ -166,11 +157,7 @@ TEST(ReadyLoaderTest, AStreamOfUnknownLengthIsRefusedBeforeTheRun) {
 
 TEST(ReadyLoaderTest, AStreamThatEndsEarlyEndsAnEvaluationAndFailsATraining) {
   Toy toy;
-  const auto loader = make_stream_loader(
-      [](int64_t epoch, const DataLoaderShard&) {
-        return std::make_shared<ToyStream>(epoch, false);
-      },
-      {.batches_per_epoch = 50}, {.batch_size = 4});
+  const auto loader = toy_stream({.batches_per_epoch = 50});
   EXPECT_EQ(toy.trainer.evaluate({.dataloader = loader}).size(), 1U);
   EXPECT_ERROR(toy.trainer.train({.train_dataloader = loader, .num_epochs = 1}),
                "the loader ended after 5 batches, but its size() is 50; size() must return the "

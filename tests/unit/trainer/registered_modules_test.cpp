@@ -37,9 +37,8 @@ struct WithModules {
     auto parameters = model->parameters();
     parameters.push_back(loss->temperature);
     parameters.push_back(other->weight);
-    optimizer = std::make_shared<torch::optim::Adam>(parameters, torch::optim::AdamOptions(0.1));
     trainer = std::make_unique<QuietTrainer>(
-        model, loss, optimizer,
+        model, loss, std::make_shared<torch::optim::Adam>(parameters, 0.1),
         TrainerOptions{.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}});
     trainer->register_module(other.ptr());
   }
@@ -50,7 +49,6 @@ struct WithModules {
   torch::nn::Sequential model = toy_model();
   LearnedLoss loss;
   torch::nn::Linear other{torch::nn::LinearOptions(1, 1).bias(false)};
-  std::shared_ptr<torch::optim::Adam> optimizer;
   std::unique_ptr<QuietTrainer> trainer;
 };
 
@@ -65,9 +63,7 @@ TEST(RegisteredModulesTest, AResumedRunContinuesThem) {
     const torch::NoGradGuard no_grad;
     for (auto tensor : second.tensors()) tensor.fill_(99);
   }
-  TrainOptions options = epochs_of_two_updates(3);
-  options.resume_from = folder / "states";
-  second.trainer->train(options);
+  second.trainer->train(resumed_from(folder / "states", epochs_of_two_updates(3)));
   EXPECT_TRUE(bit_equal({second.loss->temperature, second.loss->num_calls},
                         {whole.loss->temperature, whole.loss->num_calls}));
   EXPECT_TRUE(torch::equal(second.other->weight, first.other->weight));
@@ -91,8 +87,7 @@ TEST(RegisteredModulesTest, CheckpointsContainThemUnderTheirNumbers) {
   other.trainer->load_checkpoint(folder / "x.pt");
   EXPECT_TRUE(bit_equal(other.tensors(), saved));
   Toy without;
-  auto optimizer_does_not_fit = CheckpointParts{.optimizer = false};
-  without.trainer.load_checkpoint(folder / "x.pt", optimizer_does_not_fit);
+  without.trainer.load_checkpoint(folder / "x.pt", {.optimizer = false});
   EXPECT_NE(without.trainer.lines.at(0).find("without the registered modules' state"),
             std::string::npos);
 }
@@ -128,24 +123,16 @@ class DriftingTrainer : public QuietTrainer {
 
 TEST(TrainerStateTest, TheTrainingStateContainsMembersOfASubclass) {
   const TemporaryFolder folder;
-  const auto run = [&](const CallbackList& callbacks, const std::optional<fs::path>& from) {
-    const auto model = toy_model();
-    auto trainer = std::make_unique<DriftingTrainer>(
-        model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-        TrainerOptions{.callbacks = callbacks, .accelerator = {.device = "cpu"}});
-    TrainOptions options = epochs_of_two_updates(3);
-    options.resume_from = from;
-    trainer->train(options);
-    return trainer;
-  };
-  const auto whole = run({}, {});
+  ToyOf<DriftingTrainer> whole;
+  whole.train(epochs_of_two_updates(3));
   for (const int64_t update : {3, 4}) {
     const fs::path states = folder / std::to_string(update);
-    run({saving_in(states), stop_at(update)}, {});
-    const auto resumed = run({}, states);
-    EXPECT_EQ(resumed->num_steps, 6);
-    EXPECT_TRUE(torch::equal(resumed->drift, whole->drift));
-    EXPECT_TRUE(bit_equal(resumed->model().parameters(), whole->model().parameters()));
+    ToyOf<DriftingTrainer>({saving_in(states), stop_at(update)}).train(epochs_of_two_updates(3));
+    ToyOf<DriftingTrainer> resumed;
+    resumed.train(resumed_from(states, epochs_of_two_updates(3)));
+    EXPECT_EQ(resumed.trainer.num_steps, 6);
+    EXPECT_TRUE(torch::equal(resumed.trainer.drift, whole.trainer.drift));
+    EXPECT_TRUE(bit_equal(resumed.model->parameters(), whole.model->parameters()));
   }
 }
 

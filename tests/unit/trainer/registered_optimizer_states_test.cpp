@@ -31,6 +31,17 @@ std::string bytes_of(LinearPlayers& trainer) {
   return read_bytes(folder / "x.pt");
 }
 
+/// Trains players for four updates and saves a checkpoint.
+struct SavedPlayers {
+  SavedPlayers() {
+    players.trainer->train(updates_of_players(4));
+    players.trainer->save_checkpoint(file);
+  }
+  TemporaryFolder folder;
+  fs::path file = folder / "x.pt";
+  Players players;
+};
+
 TEST(RegisteredOptimizersTest, AResumedRunContinuesThemBitIdentically) {
   const TemporaryFolder folder;
   for (const Precision precision : {Precision::fp32, Precision::fp16}) {
@@ -59,70 +70,57 @@ TEST(RegisteredOptimizersTest, AResumedRunContinuesThemBitIdentically) {
 }
 
 TEST(RegisteredOptimizersTest, AStateAtTheEndOfAnEpochHasTheSchedulesOfItsLastUpdate) {
-  class SavesAtEpochEnd : public Callback {
-   public:
-    explicit SavesAtEpochEnd(fs::path folder) : folder_(std::move(folder)) {}
+  struct SavesAtEpochEnd : LambdaCallback {
+    using LambdaCallback::LambdaCallback;
     bool saves_training_states() const override { return true; }
-    void on_train_epoch_end(Trainer& trainer) override { trainer.save_training_state(folder_); }
-
-   private:
-    fs::path folder_;
   };
   const TemporaryFolder folder;
-  Players players(critic_schedule(), {std::make_shared<SavesAtEpochEnd>(folder.path())});
+  const LambdaCallbackFunctions save{
+      .on_train_epoch_end = [&](Trainer& trainer) { trainer.save_training_state(folder.path()); }};
+  Players players(critic_schedule(), {std::make_shared<SavesAtEpochEnd>(save)});
   players.trainer->train(updates_of_players(4));
   const StateDict state = read_checkpoint(folder / "training_state.pt");
   EXPECT_EQ(state.get_dict(kSchedulers).get_dict("critic").get_int("num_updates"), 4);
 }
 
 TEST(RegisteredOptimizersTest, CheckpointsContainThemUnderTheirNames) {
-  const TemporaryFolder folder;
-  Players players;
-  players.trainer->train(updates_of_players(4));
-  players.trainer->save_checkpoint(folder / "x.pt");
-  const StateDict saved = read_checkpoint(folder / "x.pt");
-  const StateDict critic = saved.get_dict(kOptimizers).get_dict("critic");
+  const SavedPlayers saved;
+  const StateDict contents = read_checkpoint(saved.file);
+  const StateDict critic = contents.get_dict(kOptimizers).get_dict("critic");
   EXPECT_TRUE(critic.contains("param_groups") && critic.contains("state"))
       << "the same keys as in Python";
-  EXPECT_EQ(saved.get_dict(kSchedulers).get_dict("critic").get_int("num_updates"), 4);
+  EXPECT_EQ(contents.get_dict(kSchedulers).get_dict("critic").get_int("num_updates"), 4);
 
-  players.trainer->save_checkpoint(folder / "less.pt", {},
-                                   {.optimizer = false, .scheduler = false});
-  EXPECT_FALSE(read_checkpoint(folder / "less.pt").contains(kOptimizers));
-  EXPECT_FALSE(read_checkpoint(folder / "less.pt").contains(kSchedulers));
+  saved.players.trainer->save_checkpoint(saved.folder / "less.pt", {},
+                                         {.optimizer = false, .scheduler = false});
+  EXPECT_FALSE(read_checkpoint(saved.folder / "less.pt").contains(kOptimizers));
+  EXPECT_FALSE(read_checkpoint(saved.folder / "less.pt").contains(kSchedulers));
   for (const char* key : {kOptimizers, kSchedulers}) {
-    EXPECT_ERROR(players.trainer->save_checkpoint(folder / "y.pt", {{key, int64_t{1}}}),
+    EXPECT_ERROR(saved.players.trainer->save_checkpoint(saved.folder / "y.pt", {{key, int64_t{1}}}),
                  "is a name that linkboy itself uses");
   }
 }
 
 TEST(RegisteredOptimizersTest, ACheckpointIsLoadedIntoThem) {
-  const TemporaryFolder folder;
-  Players players;
-  players.trainer->train(updates_of_players(4));
-  players.trainer->save_checkpoint(folder / "x.pt");
+  const SavedPlayers saved;
   Players other;
   other.trainer->train(updates_of_players(1));
-  EXPECT_NE(bytes_of(*other.trainer), bytes_of(*players.trainer));
-  const StateDict extras = other.trainer->load_checkpoint(folder / "x.pt");
+  EXPECT_NE(bytes_of(*other.trainer), bytes_of(*saved.players.trainer));
+  const StateDict extras = other.trainer->load_checkpoint(saved.file);
   EXPECT_TRUE(extras.empty());
-  EXPECT_EQ(bytes_of(*other.trainer), bytes_of(*players.trainer));
+  EXPECT_EQ(bytes_of(*other.trainer), bytes_of(*saved.players.trainer));
   EXPECT_EQ(other.trainer->scheduler("critic")->num_updates(), 4);
 
   Players left_out;
-  left_out.trainer->load_checkpoint(folder / "x.pt", {.optimizer = false, .scheduler = false});
+  left_out.trainer->load_checkpoint(saved.file, {.optimizer = false, .scheduler = false});
   EXPECT_TRUE(left_out.trainer->optimizer("critic")->state().empty());
 }
 
 TEST(RegisteredOptimizersTest, ARunThatStartsFromACheckpointRestoresTheirSchedules) {
-  const TemporaryFolder folder;
-  Players players;
-  players.trainer->train(updates_of_players(4));
-  players.trainer->save_checkpoint(folder / "x.pt");
+  const SavedPlayers saved;
   const auto rates_of = [&](bool load_scheduler) {
-    Players fresh(
-        critic_schedule(),
-        {make<LoadCheckpoint>({.path = folder / "x.pt", .load_scheduler = load_scheduler})});
+    Players fresh(critic_schedule(),
+                  {make<LoadCheckpoint>({.path = saved.file, .load_scheduler = load_scheduler})});
     double rate = 0.0;
     fresh.trainer->callback_handler().add(
         make<LambdaCallback>({.on_train_epoch_start = [&](Trainer& trainer) {
@@ -136,55 +134,49 @@ TEST(RegisteredOptimizersTest, ARunThatStartsFromACheckpointRestoresTheirSchedul
 }
 
 TEST(RegisteredOptimizersTest, AFileWithoutThemIsLoadedWithoutThem) {
-  const TemporaryFolder folder;
-  Players players;
-  players.trainer->train(updates_of_players(4));
-  players.trainer->save_checkpoint(folder / "x.pt");
-  StateDict old = read_checkpoint(folder / "x.pt");
+  const SavedPlayers saved;
+  StateDict old = read_checkpoint(saved.file);
   old.erase(kOptimizers);
   old.erase(kSchedulers);
-  write_checkpoint(folder / "old.pt", old);
+  write_checkpoint(saved.folder / "old.pt", old);
   Players other;
-  other.trainer->load_checkpoint(folder / "old.pt");
-  EXPECT_TRUE(bit_equal(other.tensors(), players.tensors()));
+  other.trainer->load_checkpoint(saved.folder / "old.pt");
+  EXPECT_TRUE(bit_equal(other.tensors(), saved.players.tensors()));
   EXPECT_NE(other.trainer->lines.back().find("without the registered optimizers' states, because "
                                              "it is not in the file"),
             std::string::npos)
       << other.trainer->lines.back();
 
   Toy without;
-  without.trainer.load_checkpoint(folder / "x.pt", {.registered_modules = false});
+  without.trainer.load_checkpoint(saved.file, {.registered_modules = false});
   EXPECT_NE(without.trainer.lines.at(0).find("without the registered optimizers' states"),
             std::string::npos);
 }
 
 TEST(RegisteredOptimizersTest, AFileThatDoesNotFitChangesNothing) {
-  const TemporaryFolder folder;
-  Players players;
-  players.trainer->train(updates_of_players(4));
-  players.trainer->save_checkpoint(folder / "x.pt");
+  const SavedPlayers saved;
 
   Players renamed(critic_schedule(), {}, {.device = test_device()}, "judge");
   const std::string before = bytes_of(*renamed.trainer);
-  EXPECT_ERROR(renamed.trainer->load_checkpoint(folder / "x.pt", {.scheduler = false}),
+  EXPECT_ERROR(renamed.trainer->load_checkpoint(saved.file, {.scheduler = false}),
                "\"registered_optimizers_state_dict\" the states of critic, but the Trainer has "
                "judge");
   EXPECT_EQ(bytes_of(*renamed.trainer), before);
 
-  StateDict damaged = read_checkpoint(folder / "x.pt");
+  StateDict damaged = read_checkpoint(saved.file);
   damaged.set(kOptimizers, StateDict{{"critic", StateDict().to_ivalue()}});
-  write_checkpoint(folder / "damaged.pt", damaged);
+  write_checkpoint(saved.folder / "damaged.pt", damaged);
   Players other;
   other.trainer->train(updates_of_players(2));
   const std::string of_other = bytes_of(*other.trainer);
-  EXPECT_ERROR(other.trainer->load_checkpoint(folder / "damaged.pt"),
+  EXPECT_ERROR(other.trainer->load_checkpoint(saved.folder / "damaged.pt"),
                "the state of another optimizer");
   EXPECT_EQ(bytes_of(*other.trainer), of_other) << "the first optimizer is restored";
 
-  StateDict of_another_schedule = read_checkpoint(folder / "x.pt");
+  StateDict of_another_schedule = read_checkpoint(saved.file);
   Players with_line(linear({.start_factor = 1.0, .end_factor = 0.0}));
   with_line.trainer->train(updates_of_players(2));
-  EXPECT_ERROR(with_line.trainer->load_checkpoint(folder / "x.pt"), "linkboy::StepScheduler");
+  EXPECT_ERROR(with_line.trainer->load_checkpoint(saved.file), "linkboy::StepScheduler");
 }
 
 TEST(RegisteredOptimizersTest, ATrainingStateWithoutThemIsRefused) {
@@ -196,9 +188,7 @@ TEST(RegisteredOptimizersTest, ATrainingStateWithoutThemIsRefused) {
   };
   const auto resume = [](CreateSchedulerFn schedule, const fs::path& states) {
     Players players(std::move(schedule));
-    TrainOptions options = updates_of_players(4);
-    options.resume_from = states;
-    players.trainer->train(options);
+    players.trainer->train(resumed_from(states, updates_of_players(4)));
   };
   const fs::path file = save(critic_schedule(), folder / "scheduled");
   EXPECT_ERROR(resume({}, folder / "scheduled"),

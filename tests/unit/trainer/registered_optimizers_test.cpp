@@ -194,26 +194,21 @@ TEST(RegisteredOptimizersTest, MisuseIsRefused) {
 
 TEST(RegisteredOptimizersTest, TheirParametersAndLearningRatesAreChecked) {
   const auto parameter = torch::zeros({1}).requires_grad_();
-  const auto refused = [&](const std::shared_ptr<torch::optim::Optimizer>& optimizer,
-                           const std::string& message) {
-    Toy toy;
-    toy.trainer.register_optimizer("other", optimizer);
-    EXPECT_ERROR(toy.trainer.train(updates_of_players(1)), message);
+  const auto with = [&](std::vector<at::Tensor> parameters, double lr) {
+    auto toy = std::make_unique<Toy>();
+    const auto optimizer = std::make_shared<torch::optim::SGD>(std::move(parameters), 0.1);
+    set_param_group_field(*optimizer, ParamGroupField::lr, {lr});
+    toy->trainer.register_optimizer("other", optimizer);
+    return toy;
   };
-  refused(std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{parameter, parameter}, 0.1),
-          "is in the optimizer twice");
-  const auto infinite =
-      std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{parameter}, 0.1);
-  set_param_group_field(*infinite, ParamGroupField::lr, {std::numeric_limits<double>::infinity()});
-  refused(infinite, "the optimizer's lr is inf");
-
-  Toy toy;
-  toy.trainer.register_optimizer(
-      "other", std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{parameter}, 0.1));
-  toy.trainer.train(updates_of_players(1));
-  EXPECT_NE(toy.trainer.lines.at(0).find("WARNING: 1 of the optimizer's 5 parameters belong"),
+  EXPECT_ERROR(with({parameter, parameter}, 0.1)->train(), "is in the optimizer twice");
+  EXPECT_ERROR(with({parameter}, std::numeric_limits<double>::infinity())->train(),
+               "the optimizer's lr is inf");
+  const auto warned = with({parameter}, 0.1);
+  warned->train();
+  EXPECT_NE(warned->trainer.lines.at(0).find("WARNING: 1 of the optimizer's 5 parameters belong"),
             std::string::npos)
-      << toy.trainer.lines.at(0);
+      << warned->trainer.lines.at(0);
 }
 
 /// Before each update of the model, updates the critic twice, each time after a separate backward

@@ -6,11 +6,11 @@
 #include <algorithm>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
-#include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/rehearsal.hpp"
+#include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
@@ -19,29 +19,35 @@ namespace {
 
 TEST(ResumeTest, ResumingFromAnyUpdateIsBitIdenticalToTheUninterruptedRun) {
   const TemporaryFolder folder;
-  Rehearsal whole(Rehearsal::kUpdates + 1);
-  whole.trainer->train(whole.options);
-  ASSERT_EQ(whole.trainer->num_updates(), Rehearsal::kUpdates);
-  whole.trainer->save_training_state(folder / "whole");
-  const std::string expected = read_bytes(folder / "whole" / kTrainingStateFile);
-  // The file contains weights, optimizer, scheduler, generators, history, data position and
-  // callbacks.
-  ASSERT_GT(expected.size(), 5000U);
+  for (const Precision precision : {Precision::fp32, Precision::fp16}) {
+    Rehearsal whole(Rehearsal::kUpdates + 1, {}, precision);
+    const int64_t num_updates = whole.trainer->train(whole.options).num_updates;
+    if (precision == Precision::fp16) {
+      ASSERT_LT(num_updates, Rehearsal::kUpdates) << "some updates were skipped";
+    } else {
+      ASSERT_EQ(num_updates, Rehearsal::kUpdates);
+    }
+    whole.trainer->save_training_state(folder / "whole");
+    const std::string expected = read_bytes(folder / "whole" / kTrainingStateFile);
+    // The file contains weights, optimizer, scheduler, scale, generators, history, data position
+    // and callbacks.
+    ASSERT_GT(expected.size(), 5000U);
 
-  for (int64_t k = 1; k < Rehearsal::kUpdates; ++k) {
-    SCOPED_TRACE(k);
-    Rehearsal first(k);
-    EXPECT_EQ(first.trainer->train(first.options).num_updates, k);
-    first.trainer->save_training_state(folder / "stopped");
-    Rehearsal second(Rehearsal::kUpdates + 1);
-    torch::manual_seed(static_cast<uint64_t>(k));  // must not have an effect
-    second.options.resume_from = folder / "stopped";
-    EXPECT_EQ(second.trainer->train(second.options).num_updates, Rehearsal::kUpdates);
-    auto losses = first.average->losses;
-    losses.insert(losses.end(), second.average->losses.begin(), second.average->losses.end());
-    EXPECT_EQ(losses, whole.average->losses);
-    second.trainer->save_training_state(folder / "resumed");
-    EXPECT_EQ(read_bytes(folder / "resumed" / kTrainingStateFile), expected);
+    for (int64_t k = 1; k < num_updates; ++k) {
+      SCOPED_TRACE(c10::str(k, precision == Precision::fp16 ? " in fp16" : " in fp32"));
+      Rehearsal first(k, {}, precision);
+      EXPECT_EQ(first.trainer->train(first.options).num_updates, k);
+      first.trainer->save_training_state(folder / "stopped");
+      Rehearsal second(Rehearsal::kUpdates + 1, {}, precision);
+      torch::manual_seed(static_cast<uint64_t>(k));  // must not have an effect
+      EXPECT_EQ(second.trainer->train(resumed_from(folder / "stopped", second.options)).num_updates,
+                num_updates);
+      auto losses = first.average->losses;
+      losses.insert(losses.end(), second.average->losses.begin(), second.average->losses.end());
+      EXPECT_EQ(losses, whole.average->losses);
+      second.trainer->save_training_state(folder / "resumed");
+      EXPECT_EQ(read_bytes(folder / "resumed" / kTrainingStateFile), expected);
+    }
   }
 }
 
@@ -54,8 +60,7 @@ TEST(ResumeTest, AStateIsRefusedIfOnlyItOrOnlyTheRunHasAScheduler) {
     (was_scheduled ? resumed : saved).options.create_scheduler_fn = {};
     saved.trainer->train(saved.options);
     saved.trainer->save_training_state(folder / "state");
-    resumed.options.resume_from = folder / "state";
-    EXPECT_ERROR(resumed.trainer->train(resumed.options),
+    EXPECT_ERROR(resumed.trainer->train(resumed_from(folder / "state", resumed.options)),
                  was_scheduled
                      ? "has a scheduler's state, but the run does not have such a scheduler"
                      : "has no scheduler's state, but the run has such a scheduler");
@@ -95,8 +100,8 @@ TEST(ResumeTest, ResumingACompleteRunReportsIt) {
   EXPECT_FALSE(has_line(*whole.trainer, "The resumed run is complete"));
   whole.trainer->save_training_state(folder / "whole");
   Rehearsal again(Rehearsal::kUpdates + 1);
-  again.options.resume_from = folder / "whole";
-  EXPECT_EQ(again.trainer->train(again.options).num_updates, Rehearsal::kUpdates);
+  EXPECT_EQ(again.trainer->train(resumed_from(folder / "whole", again.options)).num_updates,
+            Rehearsal::kUpdates);
   EXPECT_TRUE(has_line(*again.trainer, c10::str("The resumed run is complete, with ",
                                                 Rehearsal::kUpdates, " updates in 10 epochs;")));
 }
@@ -128,38 +133,13 @@ TEST(ResumeTest, StatesOfMissingCallbacksAreNamed) {
   first.trainer->train(first.options);
   first.trainer->save_training_state(folder / "state");
   Rehearsal second(4);
-  second.options.resume_from = folder / "state";
-  second.trainer->train(second.options);
+  second.trainer->train(resumed_from(folder / "state", second.options));
   EXPECT_TRUE(has_line(*second.trainer,
                        "WARNING: the training state has the states of callbacks that this run does "
                        "not have: the second average;"));
   Rehearsal same(4, {named});
-  same.options.resume_from = folder / "state";
-  same.trainer->train(same.options);
+  same.trainer->train(resumed_from(folder / "state", same.options));
   EXPECT_FALSE(has_line(*same.trainer, "WARNING"));
-}
-
-TEST(ResumeTest, AStopInAnEvaluationSavesThePreviousUpdate) {
-  class StopInEvaluation : public Callback {
-   public:
-    void on_eval_step_start(Trainer& trainer) override {
-      if (trainer.run_history().current_epoch() == 2) trainer.request_stop();
-    }
-  };
-  const TemporaryFolder folder;
-  Rehearsal whole(Rehearsal::kUpdates + 1);
-  whole.trainer->train(whole.options);
-  auto save = make<SaveTrainingState>({.directory = folder / "states"});
-  Rehearsal first(Rehearsal::kUpdates + 1, {std::make_shared<StopInEvaluation>(), save});
-  EXPECT_EQ(first.trainer->train(first.options).num_updates, 8);
-  Rehearsal second(Rehearsal::kUpdates + 1);
-  second.options.resume_from = folder / "states" / "latest";
-  second.trainer->train(second.options);
-  EXPECT_TRUE(bit_equal(whole.model->parameters(), second.model->parameters()));
-  for (const char* metric : {"train_loss_epoch", "eval_loss_epoch"}) {
-    EXPECT_EQ(whole.trainer->run_history().get_metric_values(metric),
-              second.trainer->run_history().get_metric_values(metric));
-  }
 }
 
 TEST(BackgroundJobTest, ALoadWaitsForThePreviousSave) {

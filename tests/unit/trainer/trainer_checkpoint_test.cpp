@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "support/at_update.hpp"
+#include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
@@ -26,7 +29,7 @@ TrainOptions four_updates_per_epoch(int64_t num_epochs) {
 TEST(TrainerCheckpointTest, RestoresModelOptimizerSchedulerAndExtras) {
   const TemporaryFolder folder;
   Toy toy;
-  toy.trainer.train(four_updates_per_epoch(2));
+  toy.train(four_updates_per_epoch(2));
   toy.trainer.save_checkpoint(folder / "x.pt", {{"note", std::string("hello")}, {"epoch", 2}});
   const auto saved = copies_of(toy.model->parameters());
   const auto lr = get_param_group_field(*toy.optimizer, ParamGroupField::lr);
@@ -48,7 +51,7 @@ TEST(TrainerCheckpointTest, RestoresModelOptimizerSchedulerAndExtras) {
 TEST(TrainerCheckpointTest, PartsCanBeOmitted) {
   const TemporaryFolder folder;
   Toy toy;
-  toy.trainer.train(four_updates_per_epoch(1));
+  toy.train(four_updates_per_epoch(1));
   toy.trainer.save_checkpoint(folder / "x.pt", {}, {.optimizer = false, .scheduler = false});
   const auto contents = read_checkpoint(folder / "x.pt");
   EXPECT_TRUE(contents.contains("model_state_dict"));
@@ -59,7 +62,7 @@ TEST(TrainerCheckpointTest, PartsCanBeOmitted) {
 TEST(TrainerCheckpointTest, LoadsCommonPartsAndReportsTheOthers) {
   const TemporaryFolder folder;
   Toy toy;
-  toy.trainer.train(four_updates_per_epoch(1));
+  toy.train(four_updates_per_epoch(1));
   toy.trainer.save_checkpoint(folder / "x.pt");
   Toy without_scheduler;
   without_scheduler.trainer.load_checkpoint(folder / "x.pt");
@@ -96,9 +99,7 @@ TEST(TrainerCheckpointTest, AnotherArchitectureIsRefusedWithItsDifferencesAndCha
   Toy toy;
   toy.trainer.save_checkpoint(folder / "x.pt");
   torch::nn::Sequential other(torch::nn::Linear(4, 6), torch::nn::Linear(6, 3));
-  auto optimizer = toy_sgd(other);
-  QuietTrainer trainer(other, nullptr, optimizer,
-                       {.callbacks = {}, .accelerator = {.device = "cpu"}});
+  auto trainer = cpu_trainer(other, {});
   const auto before = copies_of(other->parameters());
   EXPECT_ERROR(trainer.load_checkpoint(folder / "x.pt"), "missing: 1.weight, 1.bias");
   EXPECT_ERROR(trainer.load_checkpoint(folder / "x.pt"), "unexpected: 2.weight, 2.bias");
@@ -113,83 +114,18 @@ TEST(TrainerCheckpointTest, FileWithoutAModelIsRefused) {
   EXPECT_ERROR(toy.trainer.load_checkpoint(folder / "bare.pt"), "has no \"model_state_dict\"");
 }
 
-/// Saves a training state after each update up to `update`, or at the end of each epoch up to it;
-/// the last state remains. (In pytorch-accelerated, only the first state of a run with a scheduler
-/// could be loaded.)
-class SaveAt : public Callback {
- public:
-  SaveAt(std::filesystem::path folder, int64_t update, bool at_epoch_end = false)
-      : folder_(std::move(folder)), update_(update), at_epoch_end_(at_epoch_end) {}
-  void on_train_update_end(Trainer& trainer) override {
-    if (!at_epoch_end_ && trainer.num_updates() <= update_) trainer.save_training_state(folder_);
-  }
-  void on_training_run_epoch_end(Trainer& trainer) override {
-    if (at_epoch_end_ && trainer.num_updates() <= update_) trainer.save_training_state(folder_);
-  }
-
- private:
-  std::filesystem::path folder_;
-  int64_t update_;
-  bool at_epoch_end_;
-};
-
-/// The toy model with dropout, so that random numbers have an effect.
-struct Noisy {
-  explicit Noisy(CallbackList callbacks)
-      : model(torch::nn::Linear(4, 8), torch::nn::Dropout(0.5), torch::nn::Linear(8, 3)),
-        optimizer(toy_sgd(model)),
-        trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                {.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}}) {}
-
-  torch::nn::Sequential model;
-  std::shared_ptr<torch::optim::SGD> optimizer;
-  QuietTrainer trainer;
-};
-
-void expect_resumed_equals_uninterrupted(int64_t update, bool at_epoch_end) {
-  const TemporaryFolder folder;
-  torch::manual_seed(3);
-  Noisy whole({std::make_shared<SaveAt>(folder.path(), update, at_epoch_end)});
-  whole.trainer.train(four_updates_per_epoch(3));
-
-  torch::manual_seed(4);  // the state restores the seed, also that of the shuffling
-  Noisy resumed({});
-  TrainOptions options = four_updates_per_epoch(3);
-  options.resume_from = folder.path();
-  torch::rand({5});  // numbers drawn earlier by the process have no effect
-  const auto result = resumed.trainer.train(options);
-  EXPECT_EQ(result.num_updates, 12);
-  EXPECT_EQ(result.num_epochs, 3);
-  EXPECT_TRUE(bit_equal(whole.model->parameters(), resumed.model->parameters()));
-  for (const char* metric : {"train_loss_epoch", "eval_loss_epoch"}) {
-    EXPECT_EQ(whole.trainer.run_history().get_metric_values(metric),
-              resumed.trainer.run_history().get_metric_values(metric));
-  }
-  EXPECT_EQ(resumed.trainer.run_history().current_epoch(), 4);
-}
-
-TEST(TrainingStateTest, ARunResumedAtAnyUpdateIsBitIdenticalToTheUninterruptedOne) {
-  for (int64_t update = 1; update <= 12; ++update) {
-    SCOPED_TRACE(update);
-    expect_resumed_equals_uninterrupted(update, /*at_epoch_end=*/false);
-  }
-}
-
-TEST(TrainingStateTest, ARunResumedAtTheEndOfAnEpochDoesNotRepeatTheEpoch) {
-  // pytorch-accelerated repeated the completed epoch.
-  for (int64_t update : {4, 8}) {
-    SCOPED_TRACE(update);
-    expect_resumed_equals_uninterrupted(update, /*at_epoch_end=*/true);
-  }
+/// Saves a training state after the given update.
+std::shared_ptr<Callback> save_at(const std::filesystem::path& folder, int64_t update) {
+  return std::make_shared<AtUpdate>(
+      update, [folder](Trainer& trainer) { trainer.save_training_state(folder); });
 }
 
 TEST(TrainingStateTest, BelongsToItsRunEvenIfThePreviousOneEndedInAnEvaluation) {
   // A run that ends in an evaluation keeps the state of its last update, which is saved afterwards.
-  class StopInEvaluation : public Callback {
-    void on_eval_step_start(Trainer& trainer) override { trainer.request_stop(); }
-  };
   const TemporaryFolder folder;
-  Toy toy({std::make_shared<StopInEvaluation>(), std::make_shared<SaveAt>(folder.path(), 1)});
+  Toy toy({make<LambdaCallback>(
+               {.on_eval_step_start = [](Trainer& trainer) { trainer.request_stop(); }}),
+           save_at(folder.path(), 1)});
   TrainOptions options = four_updates_per_epoch(1);
   EXPECT_EQ(toy.trainer.train(options).reason, StopReason::stop_request);
   options.eval_dataset = {};
@@ -200,18 +136,16 @@ TEST(TrainingStateTest, BelongsToItsRunEvenIfThePreviousOneEndedInAnEvaluation) 
 
 /// Saves after `update` in a run over 50 samples in 7 batches, the last of which is shorter.
 void save_of_short_epoch(const std::filesystem::path& folder, int64_t update) {
-  Toy toy({std::make_shared<SaveAt>(folder, update)});
-  toy.trainer.train({.train_dataset = toy_data(50),
-                     .num_epochs = 2,
-                     .per_device_batch_size = 8,
-                     .gradient_accumulation_steps = 2,
-                     .train_dataloader_options = {.seed = 5}});
+  Toy toy({save_at(folder, update)});
+  toy.train({.train_dataset = toy_data(50),
+             .num_epochs = 2,
+             .gradient_accumulation_steps = 2,
+             .train_dataloader_options = {.seed = 5}});
 }
 
 TrainOptions resume_of_short_epoch(const std::filesystem::path& folder) {
   return {.train_dataset = toy_data(50),
           .num_epochs = 2,
-          .per_device_batch_size = 8,
           .train_dataloader_options = {.seed = 5},
           .resume_from = folder,
           .allow_changed_schedule_length = true};
@@ -225,9 +159,8 @@ TEST(TrainingStateTest, AnEpochsLastUpdateResumesWithBatchesOfAnySize) {
     Toy toy;
     TrainOptions options = resume_of_short_epoch(folder.path());
     options.per_device_batch_size = batch_size;
-    const auto result = toy.trainer.train(options);
-    EXPECT_EQ(result.num_epochs, 2);
-    EXPECT_EQ(toy.trainer.run_history().get_metric_values("train_loss_epoch").size(), 2U);
+    EXPECT_EQ(toy.train(options).num_epochs, 2);
+    EXPECT_EQ(toy.values("train_loss_epoch").size(), 2U);
   }
 }
 
@@ -263,21 +196,18 @@ TEST(TrainingStateTest, StatesOfAHostWithMoreDevicesResume) {
 }
 
 TEST(TrainingStateTest, CannotBeSavedInMidUpdate) {
-  class SaveInStep : public Callback {
-    void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-      trainer.save_training_state("never-made");
-    }
-  };
-  Toy toy({std::make_shared<SaveInStep>()});
-  EXPECT_ERROR(toy.trainer.train({.train_dataset = toy_data(4), .num_epochs = 1}),
-               "cannot be saved here");
+  Toy toy({make<LambdaCallback>(
+      {.on_train_step_end = [](Trainer& trainer, const Batch&, const StepOutput&) {
+        trainer.save_training_state("never-made");
+      }})});
+  EXPECT_ERROR(toy.train(), "cannot be saved here");
   EXPECT_FALSE(std::filesystem::exists("never-made"));
 }
 
 TEST(TrainingStateTest, ATrainerWithoutAnOptimizerLoadsTheRestAndReportsIt) {
   const TemporaryFolder folder;
   Toy toy;
-  toy.trainer.train(four_updates_per_epoch(1));
+  toy.train(four_updates_per_epoch(1));
   toy.trainer.save_training_state(folder.path());
   const auto model = toy_model();
   QuietTrainer other(model, nullptr, nullptr, {.callbacks = {}, .accelerator = {.device = "cpu"}});
@@ -289,22 +219,13 @@ TEST(TrainingStateTest, ATrainerWithoutAnOptimizerLoadsTheRestAndReportsIt) {
   EXPECT_NE(other.lines.at(0).find("without the optimizer's state"), std::string::npos);
 }
 
-TEST(TrainingStateTest, AFolderWithoutAStateIsRefused) {
-  const TemporaryFolder folder;
-  Toy toy;
-  EXPECT_ERROR(toy.trainer.load_training_state(folder.path()), "contains no training state");
-  EXPECT_ERROR(toy.trainer.load_training_state(folder / "none"),
-               "does not exist. Name an existing training state");
-  EXPECT_THROW(toy.trainer.load_training_state(folder / "none"), FileError);
-}
-
-TEST(TrainingStateTest, AFileInPlaceOfAFolderOfStatesIsRefused) {
+TEST(TrainingStateTest, APathWithoutAStateIsRefused) {
   const TemporaryFolder folder;
   Toy toy;
   toy.trainer.save_checkpoint(folder / "model.pt");
-  const auto load = [&](const std::filesystem::path& path) {
-    toy.trainer.load_training_state(folder / path);
-  };
+  const auto load = [&](const char* path) { toy.trainer.load_training_state(folder / path); };
+  EXPECT_ERROR(load(""), "contains no training state");
+  EXPECT_ERROR_AS(FileError, load("none"), "does not exist. Name an existing training state");
   EXPECT_ERROR(load("model.pt"), "model.pt\" is a file");
   EXPECT_ERROR(load("model.pt/latest"), "model.pt\" is a file");
   EXPECT_ERROR(load("model.pt/states/latest"), "lies below a file");

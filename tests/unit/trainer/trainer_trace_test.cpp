@@ -26,6 +26,8 @@ const std::string kSetUpWithoutEval =
     "create_scheduler ";
 const std::string kRunStart = "*training_run_claim training_run_start *training_run_start ";
 const std::string kEpochStart = "train_epoch_start *train_epoch_start ";
+const std::string kStart = kSetUp + kRunStart + kEpochStart;
+const std::string kStartWithoutEval = kSetUpWithoutEval + kRunStart + kEpochStart;
 const std::string kForward = "*train_step_start calculate_train_batch_loss *train_step_end ";
 const std::string kMicroStep = kForward + "backward_step ";
 const std::string kUpdate =
@@ -54,9 +56,14 @@ struct Traced {
                                .accelerator = {.device = "cpu"}}) {}
 
   CallbackList with_tracing(CallbackList after) {
-    CallbackList all{std::make_shared<TracingCallback>(trace)};
-    all.insert(all.end(), after.begin(), after.end());
-    return all;
+    after.insert(after.begin(), std::make_shared<TracingCallback>(trace));
+    return after;
+  }
+
+  TrainResult train(TrainOptions options) {
+    if (!options.train_dataset) options.train_dataset = toy_data(8);
+    if (!options.num_epochs && !options.max_num_updates) options.num_epochs = 1;
+    return trainer.train(options);
   }
 
   Trace trace;
@@ -66,11 +73,10 @@ struct Traced {
 
 TEST(TrainerTraceTest, APlainRunHasTheSpecifiedOrder) {
   Traced run;
-  run.trainer.train({.train_dataset = toy_data(8),
-                     .num_epochs = 2,
-                     .eval_dataset = toy_data(6),
-                     .per_device_batch_size = 4,
-                     .create_scheduler_fn = cosine()});
+  run.train({.num_epochs = 2,
+             .eval_dataset = toy_data(6),
+             .per_device_batch_size = 4,
+             .create_scheduler_fn = cosine()});
   EXPECT_EQ(run.trace.text(),
             kSetUp + kRunStart +
                 times(2, kEpochStart + times(2, kMicroStep + kUpdate) + kTrainEpochEnd +
@@ -80,32 +86,27 @@ TEST(TrainerTraceTest, APlainRunHasTheSpecifiedOrder) {
 
 TEST(TrainerTraceTest, ARunWithoutEvaluationAndSchedulerHasTheSpecifiedOrder) {
   Traced run;
-  run.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 4});
-  EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
-                                  times(2, kMicroStep + kUpdate) + kTrainEpochEnd + kEpochEnd +
-                                  kRunEnd);
+  run.train({.per_device_batch_size = 4});
+  EXPECT_EQ(run.trace.text(), kStartWithoutEval + times(2, kMicroStep + kUpdate) + kTrainEpochEnd +
+                                  kEpochEnd + kRunEnd);
 }
 
 TEST(TrainerTraceTest, AccumulationOfThreeOverTenBatchesUpdatesFourTimes) {
   Traced run;
-  run.trainer.train({.train_dataset = toy_data(10),
-                     .num_epochs = 1,
-                     .per_device_batch_size = 1,
-                     .gradient_accumulation_steps = 3});
-  EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
-                                  times(3, times(3, kMicroStep) + kUpdate) + kMicroStep + kUpdate +
-                                  kTrainEpochEnd + kEpochEnd + kRunEnd);
+  run.train({.train_dataset = toy_data(10),
+             .per_device_batch_size = 1,
+             .gradient_accumulation_steps = 3});
+  EXPECT_EQ(run.trace.text(), kStartWithoutEval + times(3, times(3, kMicroStep) + kUpdate) +
+                                  kMicroStep + kUpdate + kTrainEpochEnd + kEpochEnd + kRunEnd);
 }
 
 TEST(TrainerTraceTest, ANumberOfUpdatesThatEndsInMidEpochEndsTheEpochNormally) {
   Traced run;
-  const auto result = run.trainer.train({.train_dataset = toy_data(8),
-                                         .eval_dataset = toy_data(4),
-                                         .per_device_batch_size = 2,
-                                         .max_num_updates = 3});
-  EXPECT_EQ(run.trace.text(), kSetUp + kRunStart + kEpochStart + times(3, kMicroStep + kUpdate) +
-                                  kTrainEpochEnd + kEvalStart + times(2, kEvalStep) + kEvalEnd +
-                                  kEpochEnd + kRunEnd);
+  const auto result =
+      run.train({.eval_dataset = toy_data(4), .per_device_batch_size = 2, .max_num_updates = 3});
+  EXPECT_EQ(run.trace.text(), kStart + times(3, kMicroStep + kUpdate) + kTrainEpochEnd +
+                                  kEvalStart + times(2, kEvalStep) + kEvalEnd + kEpochEnd +
+                                  kRunEnd);
   EXPECT_EQ(result.reason, StopReason::max_steps);
   EXPECT_EQ(result.num_updates, 3);
 }
@@ -115,13 +116,11 @@ TEST(TrainerTraceTest, StopRequestEndsTheRunAfterTheUpdateInProgress) {
       {.on_train_step_end = [n = 0](Trainer& trainer, const Batch&, const StepOutput&) mutable {
         if (++n == 3) trainer.request_stop();
       }})});
-  const auto result = run.trainer.train({.train_dataset = toy_data(8),
-                                         .num_epochs = 5,
-                                         .eval_dataset = toy_data(4),
-                                         .per_device_batch_size = 1,
-                                         .gradient_accumulation_steps = 2});
-  EXPECT_EQ(run.trace.text(), kSetUp + kRunStart + kEpochStart +
-                                  times(2, times(2, kMicroStep) + kUpdate) +
+  const auto result = run.train({.num_epochs = 5,
+                                 .eval_dataset = toy_data(4),
+                                 .per_device_batch_size = 1,
+                                 .gradient_accumulation_steps = 2});
+  EXPECT_EQ(run.trace.text(), kStart + times(2, times(2, kMicroStep) + kUpdate) +
                                   "*stop_training_error(stop_request) " + kRunEnd);
   EXPECT_EQ(result.reason, StopReason::stop_request);
   EXPECT_EQ(result.num_updates, 2);
@@ -133,13 +132,12 @@ TEST(TrainerTraceTest, AStopRequestInAnEvaluationEndsItAfterTheBatch) {
       {.on_eval_step_end = [](Trainer& trainer, const Batch&, const StepOutput&) {
         trainer.request_stop();
       }})});
-  run.trainer.train({.train_dataset = toy_data(2),
-                     .num_epochs = 5,
-                     .eval_dataset = toy_data(4),
-                     .per_device_batch_size = 2});
-  EXPECT_EQ(run.trace.text(), kSetUp + kRunStart + kEpochStart + kMicroStep + kUpdate +
-                                  kTrainEpochEnd + kEvalStart + kEvalStep +
-                                  "*stop_training_error(stop_request) " + kRunEnd);
+  run.train({.train_dataset = toy_data(2),
+             .num_epochs = 5,
+             .eval_dataset = toy_data(4),
+             .per_device_batch_size = 2});
+  EXPECT_EQ(run.trace.text(), kStart + kMicroStep + kUpdate + kTrainEpochEnd + kEvalStart +
+                                  kEvalStep + "*stop_training_error(stop_request) " + kRunEnd);
 }
 
 TEST(TrainerTraceTest, NaNLossEndsTheRunBeforeItsBackwardPass) {
@@ -149,10 +147,8 @@ TEST(TrainerTraceTest, NaNLossEndsTheRunBeforeItsBackwardPass) {
                auto loss = torch::nn::functional::cross_entropy(output, target);
                return ++calls == 3 ? loss * std::numeric_limits<float>::quiet_NaN() : loss;
              });
-  const auto result = run.trainer.train(
-      {.train_dataset = toy_data(8), .num_epochs = 2, .per_device_batch_size = 2});
-  EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
-                                  times(2, kMicroStep + kUpdate) + kForward +
+  const auto result = run.train({.num_epochs = 2, .per_device_batch_size = 2});
+  EXPECT_EQ(run.trace.text(), kStartWithoutEval + times(2, kMicroStep + kUpdate) + kForward +
                                   "*stop_training_error(nan) " + kRunEnd);
   EXPECT_EQ(result.reason, StopReason::nan);
   EXPECT_EQ(result.num_updates, 2);
@@ -161,25 +157,24 @@ TEST(TrainerTraceTest, NaNLossEndsTheRunBeforeItsBackwardPass) {
 TEST(TrainerTraceTest, ExceptionInACallbackReachesAllCallbacksThenTheCaller) {
   Traced run({std::make_shared<AtUpdate>(
       2, [](Trainer&) { throw std::runtime_error("the disk is on fire"); })});
-  EXPECT_THROW(run.trainer.train(
-                   {.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 2}),
-               std::runtime_error);
-  EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
-                                  times(2, kMicroStep + kUpdate) + "*exception *run_exit");
+  EXPECT_THROW(run.train({.per_device_batch_size = 2}), std::runtime_error);
+  EXPECT_EQ(run.trace.text(),
+            kStartWithoutEval + times(2, kMicroStep + kUpdate) + "*exception *run_exit");
 }
 
 TEST(TrainerTraceTest, ExceptionInAWorkerThreadReachesTheLoop) {
   Traced run;
-  TrainOptions options{.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 2};
-  options.train_dataloader_options.num_workers = 2;
-  options.train_dataloader_options.shuffle = false;
-  options.train_dataloader_options.transform = [](Batch batch, const TransformContext& context) {
+  const Transform breaks = [](Batch batch, const TransformContext& context) {
     if (context.indices[0] == 4) throw std::runtime_error("sample 4 is broken");
     return batch;
   };
-  EXPECT_THROW(run.trainer.train(options), std::runtime_error);
-  EXPECT_EQ(run.trace.text(), kSetUpWithoutEval + kRunStart + kEpochStart +
-                                  times(2, kMicroStep + kUpdate) + "*exception *run_exit");
+  EXPECT_THROW(
+      run.train(
+          {.per_device_batch_size = 2,
+           .train_dataloader_options = {.shuffle = false, .num_workers = 2, .transform = breaks}}),
+      std::runtime_error);
+  EXPECT_EQ(run.trace.text(),
+            kStartWithoutEval + times(2, kMicroStep + kUpdate) + "*exception *run_exit");
 }
 
 TEST(TrainerTraceTest, EvaluateHasTheSpecifiedOrder) {

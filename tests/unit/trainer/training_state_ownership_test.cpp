@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "checkpoint/atomic_file.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
@@ -25,7 +26,12 @@ namespace {
 namespace fs = std::filesystem;
 using Names = std::vector<std::string>;
 
-TEST(TrainingStatesTest, ARunResumedIntoAnotherFolderKeepsWhatItSavesThere) {
+struct TrainingStatesTest : ::testing::Test {
+  TemporaryFolder folder_;
+  fs::path states_ = folder_ / "states";
+};
+
+TEST_F(TrainingStatesTest, ARunResumedIntoAnotherFolderKeepsWhatItSavesThere) {
   for (const int64_t keep : {1, 2, 3}) {
     SCOPED_TRACE(keep);
     const TemporaryFolder folder;
@@ -38,18 +44,7 @@ TEST(TrainingStatesTest, ARunResumedIntoAnotherFolderKeepsWhatItSavesThere) {
   }
 }
 
-TEST(TrainingStatesTest, ARunRemovesNoStateOfAnotherRun) {
-  const TemporaryFolder folder;
-  train(folder / "old", 2);
-  train(folder / "new", 1);  // another run's state-00000001
-  const std::string bytes = read_bytes(folder / "new" / "state-00000001" / kTrainingStateFile);
-  train(folder / "new", 5, folder / "old", 1);
-  EXPECT_EQ(read_bytes(folder / "new" / "state-00000001" / kTrainingStateFile), bytes);
-}
-
-TEST(TrainingStatesTest, AFreshRunReportsTheStatesThatItDoesNotResume) {
-  const TemporaryFolder folder;
-  const fs::path states = folder / "states";
+TEST_F(TrainingStatesTest, AFreshRunReportsTheStatesThatItDoesNotResume) {
   const auto warnings = [&](Toy& toy, const std::optional<fs::path>& from) {
     toy.trainer.lines.clear();
     TrainOptions options = epochs_of_two_updates(3);
@@ -61,55 +56,50 @@ TEST(TrainingStatesTest, AFreshRunReportsTheStatesThatItDoesNotResume) {
     }
     return found;
   };
-  Toy first({saving_in(states)});
+  Toy first({saving_in(states_)});
   EXPECT_EQ(warnings(first, {}), Names{});
   EXPECT_EQ(warnings(first, {}), Names{}) << "the states belong to the same program";
-  Toy resumed({saving_in(states)});
-  EXPECT_EQ(warnings(resumed, states), Names{});
-  const Names present = states_in(states);
-  Toy fresh({saving_in(states)});
+  Toy resumed({saving_in(states_)});
+  EXPECT_EQ(warnings(resumed, states_), Names{});
+  const Names present = states_in(states_);
+  Toy fresh({saving_in(states_)});
   const Names found = warnings(fresh, {});
   ASSERT_EQ(found.size(), 1U);
   EXPECT_NE(found[0].find(c10::str("the ", present.size(), " training states")), std::string::npos);
-  EXPECT_NE(found[0].find("resume from " + (states / present.back()).string()), std::string::npos)
+  EXPECT_NE(found[0].find("resume from " + (states_ / present.back()).string()), std::string::npos)
       << found[0];
 }
 
-TEST(TrainingStatesTest, ARunKeepsAStateOfAnotherRunUnderAReusedName) {
-  const TemporaryFolder folder;
-  train(folder / "states", 2);
-  fs::rename(folder / "states", folder / "moved");
-  train(folder / "states", 2);  // states 1 and 2 of another run, with the old paths
-  const std::string bytes = read_bytes(folder / "states" / "state-00000001" / kTrainingStateFile);
-  train(folder / "states", 4, folder / "moved" / "state-00000002", 1);
-  EXPECT_EQ(read_bytes(folder / "states" / "state-00000001" / kTrainingStateFile), bytes);
-  EXPECT_EQ(states_in(folder / "states"),
-            (Names{"state-00000001", "state-00000002", "state-00000004"}));
+TEST_F(TrainingStatesTest, ARunKeepsAStateOfAnotherRunUnderAReusedName) {
+  train(states_, 2);
+  fs::rename(states_, folder_ / "moved");
+  train(states_, 2);  // states 1 and 2 of another run, with the old paths
+  const std::string bytes = read_bytes(states_ / "state-00000001" / kTrainingStateFile);
+  train(states_, 4, folder_ / "moved" / "state-00000002", 1);
+  EXPECT_EQ(read_bytes(states_ / "state-00000001" / kTrainingStateFile), bytes);
+  EXPECT_EQ(states_in(states_), (Names{"state-00000001", "state-00000002", "state-00000004"}));
 }
 
-TEST(TrainingStatesTest, AReusedNumberDoesNotRemoveTheNewState) {
-  const TemporaryFolder folder;
-  train(folder / "states", 3, {}, 9);
-  fs::rename(folder / "states" / "state-00000003", folder / "aside");
-  train(folder / "states", 4, folder / "aside", 2);
-  EXPECT_EQ(states_in(folder / "states"), (Names{"state-00000002", "state-00000003"}));
-  EXPECT_EQ(latest_training_state(folder / "states")->filename(), "state-00000003");
+TEST_F(TrainingStatesTest, AReusedNumberDoesNotRemoveTheNewState) {
+  train(states_, 3, {}, 9);
+  fs::rename(states_ / "state-00000003", folder_ / "aside");
+  train(states_, 4, folder_ / "aside", 2);
+  EXPECT_EQ(states_in(states_), (Names{"state-00000002", "state-00000003"}));
+  EXPECT_EQ(latest_training_state(states_)->filename(), "state-00000003");
 }
 
-TEST(TrainingStatesTest, ARenamedStateIsKept) {
-  const TemporaryFolder folder;
-  train(folder / "states", 2);
-  fs::rename(folder / "states" / "state-00000002", folder / "states" / "keep");
-  train(folder / "states", 5, folder / "states" / "keep");
-  EXPECT_TRUE(fs::exists(folder / "states" / "keep" / kTrainingStateFile));
-  train(folder / "states", 7, folder / "states" / "latest");
-  EXPECT_TRUE(fs::exists(folder / "states" / "keep" / kTrainingStateFile));
-  EXPECT_EQ(states_in(folder / "states").size(), 3U);
+TEST_F(TrainingStatesTest, ARenamedStateIsKept) {
+  train(states_, 2);
+  fs::rename(states_ / "state-00000002", states_ / "keep");
+  train(states_, 5, states_ / "keep");
+  EXPECT_TRUE(fs::exists(states_ / "keep" / kTrainingStateFile));
+  train(states_, 7, states_ / "latest");
+  EXPECT_TRUE(fs::exists(states_ / "keep" / kTrainingStateFile));
+  EXPECT_EQ(states_in(states_).size(), 3U);
 }
 
-TEST(TrainingStatesTest, ARunRemovesOnlyFoldersWithNamesOfStates) {
-  const TemporaryFolder folder;
-  const auto save = saving_in(folder / "states");
+TEST_F(TrainingStatesTest, ARunRemovesOnlyFoldersWithNamesOfStates) {
+  const auto save = saving_in(states_);
   StateDict state = save->state_dict();
   c10::impl::GenericList names(c10::AnyType::get());
   for (const char* name : {"keep", "../elsewhere", "state-", "state-1/..", "state-00000001"}) {
@@ -123,79 +113,66 @@ TEST(TrainingStatesTest, ARunRemovesOnlyFoldersWithNamesOfStates) {
   EXPECT_EQ(kept.front().toStringRef(), "state-00000001");
 }
 
-TEST(TrainingStatesTest, EachOfTwoCallbacksRemovesOnlyItsOwnOldStates) {
-  const TemporaryFolder folder;
-  const auto second = saving_in(folder / "second");
+TEST_F(TrainingStatesTest, EachOfTwoCallbacksRemovesOnlyItsOwnOldStates) {
+  const auto second = saving_in(folder_ / "second");
   second->set_name("second");
-  Toy toy({saving_in(folder / "first"), second});
+  Toy toy({saving_in(folder_ / "first"), second});
   toy.trainer.train(epochs_of_two_updates(5));
-  EXPECT_EQ(states_in(folder / "first"), (Names{"state-00000004", "state-00000005"}));
-  EXPECT_EQ(states_in(folder / "second"), (Names{"state-00000004", "state-00000005"}));
+  EXPECT_EQ(states_in(folder_ / "first"), (Names{"state-00000004", "state-00000005"}));
+  EXPECT_EQ(states_in(folder_ / "second"), (Names{"state-00000004", "state-00000005"}));
 }
 
-TEST(TrainingStatesTest, RequestingTheNextNumberKeepsAStateInProgress) {
-  const TemporaryFolder folder;
-  const fs::path state = folder / "states" / "state-00000001";
+TEST_F(TrainingStatesTest, RequestingTheNextNumberKeepsAStateInProgress) {
+  const fs::path state = states_ / "state-00000001";
   AtomicFile file(state / kTrainingStateFile);
   file.flush();
-  EXPECT_EQ(next_training_state_number(folder / "states"), 2);
+  EXPECT_EQ(next_training_state_number(states_), 2);
   file.commit();
   EXPECT_TRUE(fs::exists(state / kTrainingStateFile));
 }
 
-TEST(TrainingStatesTest, AStateOfAStopInAnEvaluationIsRemovedLikeOthers) {
-  class StopInEvaluation : public Callback {
-   public:
-    void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-      trainer.request_stop();
-    }
-  };
-  const TemporaryFolder folder;
-  Toy first({saving_in(folder / "states", 1), std::make_shared<StopInEvaluation>()});
+TEST_F(TrainingStatesTest, AStateOfAStopInAnEvaluationIsRemovedLikeOthers) {
+  Toy first({saving_in(states_, 1),
+             make<LambdaCallback>(
+                 {.on_eval_step_start = [](Trainer& trainer) { trainer.request_stop(); }})});
   first.trainer.train(epochs_of_two_updates(4));
-  EXPECT_EQ(states_in(folder / "states"), Names{"state-00000001"});
-  train(folder / "states", 4, folder / "states" / "latest", 1);
-  EXPECT_EQ(states_in(folder / "states"), Names{"state-00000005"});
+  EXPECT_EQ(states_in(states_), Names{"state-00000001"});
+  train(states_, 4, states_ / "latest", 1);
+  EXPECT_EQ(states_in(states_), Names{"state-00000005"});
 }
 
-TEST(TrainingStatesTest, ARunWithNothingLeftToDoSavesNothing) {
-  const TemporaryFolder folder;
-  train(folder / "states", 2);
-  const Names before = states_in(folder / "states");
-  train(folder / "states", 2, folder / "states" / "latest");
-  EXPECT_EQ(states_in(folder / "states"), before);
+TEST_F(TrainingStatesTest, ARunWithNothingLeftToDoSavesNothing) {
+  train(states_, 2);
+  const Names before = states_in(states_);
+  train(states_, 2, states_ / "latest");
+  EXPECT_EQ(states_in(states_), before);
 }
 
-TEST(TrainingStatesTest, AnUnreadableStateIsAnError) {
-  const TemporaryFolder folder;
-  train(folder / "states", 2);
-  const fs::path newest = folder / "states" / "state-00000002" / kTrainingStateFile;
+TEST_F(TrainingStatesTest, AnUnreadableStateIsAnError) {
+  train(states_, 2);
+  const fs::path newest = states_ / "state-00000002" / kTrainingStateFile;
   fs::remove(newest);
   fs::create_symlink(newest.filename(), newest);  // ELOOP, for every user
-  EXPECT_ERROR(latest_training_state(folder / "states"), "cannot read the training state");
-  Toy toy({saving_in(folder / "states")});
-  TrainOptions options = epochs_of_two_updates(3);
-  options.resume_from = folder / "states" / "latest";
-  EXPECT_ERROR(toy.trainer.train(options), "name the state to resume from");
+  EXPECT_ERROR(latest_training_state(states_), "cannot read the training state");
+  Toy toy({saving_in(states_)});
+  EXPECT_ERROR(toy.train(resumed_from(states_ / "latest", epochs_of_two_updates(3))),
+               "name the state to resume from");
   EXPECT_EQ(toy.trainer.num_updates(), 0);
 }
 
-TEST(TrainingStatesTest, OnlyDamagedStatesAreAnErrorInsteadOfAFreshStart) {
-  const TemporaryFolder folder;
-  train(folder / "states", 2);
-  for (const auto& name : states_in(folder / "states")) {
-    std::ofstream(folder / "states" / name / kTrainingStateFile) << "not a state";
+TEST_F(TrainingStatesTest, OnlyDamagedStatesAreAnErrorInsteadOfAFreshStart) {
+  train(states_, 2);
+  for (const auto& name : states_in(states_)) {
+    std::ofstream(states_ / name / kTrainingStateFile) << "not a state";
   }
   int num_warnings = 0;
-  EXPECT_ERROR(
-      latest_training_state(folder / "states", [&](const std::string&) { ++num_warnings; }),
-      "all 2 training states");
+  EXPECT_ERROR(latest_training_state(states_, [&](const std::string&) { ++num_warnings; }),
+               "all 2 training states");
   EXPECT_EQ(num_warnings, 2);
 }
 
-TEST(TrainingStatesTest, CheckingAStateReadsItInPiecesAndFindsMissingParts) {
-  const TemporaryFolder folder;
-  const auto file = folder / "large.pt";
+TEST_F(TrainingStatesTest, CheckingAStateReadsItInPiecesAndFindsMissingParts) {
+  const auto file = folder_ / "large.pt";
   write_checkpoint(file, {{"tensor", torch::arange(300'000)}, {"number", 7}});
   const StateDict values = read_checkpoint(file, {.with_data = false});
   EXPECT_EQ(values.get_int("number"), 7);
@@ -210,27 +187,25 @@ TEST(TrainingStatesTest, CheckingAStateReadsItInPiecesAndFindsMissingParts) {
   EXPECT_ERROR(read_checkpoint(file, {.with_data = false}), "cut short");
 }
 
-TEST(TrainingStatesTest, UnrelatedFilesInTheFolderDoNotEndTheRun) {
-  const TemporaryFolder folder;
-  fs::create_directories(folder / "states" / "state-8" / "not a file");
-  std::ofstream(folder / "states" / "state-7") << "a file";
-  train(folder / "states", 2);
-  EXPECT_EQ(states_in(folder / "states"), (Names{"state-00000009", "state-00000010"}));
-  EXPECT_TRUE(fs::is_regular_file(folder / "states" / "state-7"));
+TEST_F(TrainingStatesTest, UnrelatedFilesInTheFolderDoNotEndTheRun) {
+  fs::create_directories(states_ / "state-8" / "not a file");
+  std::ofstream(states_ / "state-7") << "a file";
+  train(states_, 2);
+  EXPECT_EQ(states_in(states_), (Names{"state-00000009", "state-00000010"}));
+  EXPECT_TRUE(fs::is_regular_file(states_ / "state-7"));
 }
 
-TEST(TrainingStatesTest, RunningOutOfNumbersIsAFailedSave) {
-  const TemporaryFolder folder;
-  fs::create_directories(folder / "states" / "state-9223372036854775807");
-  std::ofstream(folder / "states" / "state-9223372036854775807" / "note") << "stays";
-  auto save = saving_in(folder / "states");
+TEST_F(TrainingStatesTest, RunningOutOfNumbersIsAFailedSave) {
+  fs::create_directories(states_ / "state-9223372036854775807");
+  std::ofstream(states_ / "state-9223372036854775807" / "note") << "stays";
+  auto save = saving_in(states_);
   Toy toy({save});
   EXPECT_EQ(toy.trainer.train(epochs_of_two_updates(2)).num_epochs, 2);
   EXPECT_EQ(save->num_failures(), 2);
-  EXPECT_TRUE(states_in(folder / "states").empty());
+  EXPECT_TRUE(states_in(states_).empty());
 }
 
-TEST(TrainingStatesTest, EveryExceptionDuringASaveIsAFailedSave) {
+TEST_F(TrainingStatesTest, EveryExceptionDuringASaveIsAFailedSave) {
   /// Has a state that cannot be pickled, or throws an exception that is not linkboy's.
   class Unsaveable : public Callback {
    public:
@@ -266,23 +241,20 @@ TEST(TrainingStatesTest, EveryExceptionDuringASaveIsAFailedSave) {
   }
 }
 
-TEST(TrainingStatesTest, NegativeOrHugeCountsAreRefusedBeforeAnythingChanges) {
-  const TemporaryFolder folder;
-  Toy first({saving_in(folder / "states"), stop_at(3)});
+TEST_F(TrainingStatesTest, NegativeOrHugeCountsAreRefusedBeforeAnythingChanges) {
+  Toy first({saving_in(states_), stop_at(3)});
   first.trainer.train(epochs_of_two_updates(4));
-  const auto file = *latest_training_state(folder / "states") / kTrainingStateFile;
+  const auto file = *latest_training_state(states_) / kTrainingStateFile;
   const StateDict contents = read_checkpoint(file);
   const auto refuse = [&](const char* key, const c10::IValue& value, const char* message) {
     StateDict state = contents.get_dict("training_state");
     state.set(key, value);
     StateDict changed = contents;
     changed.set("training_state", state);
-    write_checkpoint(folder / "changed" / kTrainingStateFile, changed);
+    write_checkpoint(folder_ / "changed" / kTrainingStateFile, changed);
     Toy toy;
     const auto before = copies_of(toy.model->parameters());
-    TrainOptions options = epochs_of_two_updates(4);
-    options.resume_from = folder / "changed";
-    EXPECT_ERROR(toy.trainer.train(options), message);
+    EXPECT_ERROR(toy.train(resumed_from(folder_ / "changed", epochs_of_two_updates(4))), message);
     EXPECT_TRUE(bit_equal(toy.model->parameters(), before)) << key;
   };
   refuse("num_updates", -1, "must not be negative");
