@@ -12,7 +12,6 @@ namespace linkboy::simulated_cuda {
 namespace {
 
 constexpr std::size_t kAlignment = 512;  // as in cudaMalloc
-constexpr int kPoison = 0xff;
 
 char* reserve(std::size_t size, int protection) {
   void* memory =

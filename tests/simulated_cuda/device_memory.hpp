@@ -9,6 +9,8 @@
 
 namespace linkboy::simulated_cuda {
 
+constexpr int kPoison = 0xff;  // fills memory that must not be read
+
 /// The memory of one device. Its pointers refer to reserved addresses that cannot be read or
 /// written, so the program crashes if the host uses one of them. The work of streams uses the bytes
 /// themselves, which are at other addresses. New and freed bytes are 0xff, which makes

@@ -13,7 +13,6 @@
 namespace linkboy::simulated_cuda {
 namespace {
 
-constexpr int kPoison = 0xff;
 constexpr std::chrono::seconds kLimitAtExit{2};
 
 }  // namespace

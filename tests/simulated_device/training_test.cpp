@@ -249,14 +249,12 @@ TEST(TrainingTest, ARecomputationUsesTheRandomNumbersAndPrecisionOfTheForward) {
 
 // Memory
 
-constexpr int64_t kMebibyte = 1024 * 1024;
-
 /// Allocates memory in the first epoch and frees it immediately.
 class AllocateInFirstEpoch : public Callback {
  public:
   void on_train_epoch_start(Trainer& trainer) override {
     if (trainer.run_history().current_epoch() > 1) return;
-    torch::empty({32 * kMebibyte}, at::TensorOptions(trainer.device()).dtype(at::kByte));
+    torch::empty({32 * 1024 * 1024}, at::TensorOptions(trainer.device()).dtype(at::kByte));
   }
 };
 

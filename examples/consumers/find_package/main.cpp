@@ -1,5 +1,7 @@
-#include <torch/nn.h>
-#include <torch/optim.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/loss.h>
+#include <torch/optim/adamw.h>
+#include <torch/utils.h>
 
 #include <cstdio>
 #include <linkboy/callbacks/early_stopping.hpp>

@@ -1,4 +1,4 @@
-#include <torch/nn.h>
+#include <torch/utils.h>
 
 #include <array>
 #include <iostream>
