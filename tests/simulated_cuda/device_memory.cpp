@@ -33,11 +33,11 @@ DeviceMemory::DeviceMemory(std::size_t capacity)
       bytes_(reserve(reserved_, PROT_READ | PROT_WRITE)) {}
 
 void* DeviceMemory::allocate(std::size_t size) {
-  size = (std::max<std::size_t>(size, 1) + kPage - 1) / kPage * kPage;
+  const std::size_t size_of_pages = (std::max<std::size_t>(size, 1) + kPage - 1) / kPage * kPage;
   const std::lock_guard lock(mutex_);
-  if (used_ + size > capacity_ || num_given_ + size > reserved_) return nullptr;
+  if (used_ + size > capacity_ || num_given_ + size_of_pages > reserved_) return nullptr;
   void* pointer = pointers_ + num_given_;
-  num_given_ += size;
+  num_given_ += size_of_pages;
   used_ += size;
   blocks_[Range(pointer, size).begin] = size;
   std::memset(bytes_of(pointer), 0xff, size);

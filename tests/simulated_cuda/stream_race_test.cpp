@@ -133,6 +133,8 @@ TEST_F(SimulationTest, AccessToUnallocatedMemoryIsReported) {
   expect_ok(cudaFree(freed));
   expect_ok(cudaMemsetAsync(freed, 1, kSize, first_));
   EXPECT_THAT(races_.take(), HasSubstr("uses memory that is not allocated"));
+  expect_ok(cudaMemsetAsync(memory_, 1, kSize + 1, first_));
+  EXPECT_THAT(races_.take(), HasSubstr("uses memory that is not allocated"));
 }
 
 TEST_F(SimulationTest, ARaceEndsAStrictProgram) {
