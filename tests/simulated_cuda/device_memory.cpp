@@ -11,7 +11,8 @@
 namespace linkboy::simulated_cuda {
 namespace {
 
-constexpr std::size_t kAlignment = 512;  // as in cudaMalloc
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kReuses = 256;  // more than a program frees and allocates all of the memory
 
 char* reserve(std::size_t size, int protection) {
   void* memory =
@@ -23,77 +24,41 @@ char* reserve(std::size_t size, int protection) {
   return static_cast<char*>(memory);
 }
 
-std::uintptr_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
-
 }  // namespace
 
 DeviceMemory::DeviceMemory(std::size_t capacity)
     : capacity_(capacity),
-      reserved_(2 * capacity),
+      reserved_(kReuses * capacity),
       pointers_(reserve(reserved_, PROT_NONE)),
-      bytes_(reserve(reserved_, PROT_READ | PROT_WRITE)),
-      free_{{address_of(pointers_), reserved_}} {}
+      bytes_(reserve(reserved_, PROT_READ | PROT_WRITE)) {}
 
 void* DeviceMemory::allocate(std::size_t size) {
-  size = (std::max<std::size_t>(size, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  const std::size_t size_of_pages = (std::max<std::size_t>(size, 1) + kPage - 1) / kPage * kPage;
   const std::lock_guard lock(mutex_);
-  if (used_ + size > capacity_) return nullptr;
-  const auto block = std::find_if(free_.begin(), free_.end(),
-                                  [&](const auto& free) { return free.second >= size; });
-  if (block == free_.end()) return nullptr;
-  const auto [address, available] = *block;
-  free_.erase(block);
-  if (available > size) free_[address + size] = available - size;
-  used_blocks_[address] = size;
+  if (used_ + size > capacity_ || num_given_ + size_of_pages > reserved_) return nullptr;
+  void* pointer = pointers_ + num_given_;
+  num_given_ += size_of_pages;
   used_ += size;
-  void* pointer = pointers_ + (address - address_of(pointers_));
-  std::memset(bytes_of(pointer), kPoison, size);
+  blocks_[Range(pointer, size).begin] = size;
+  std::memset(bytes_of(pointer), 0xff, size);
   return pointer;
 }
 
 std::size_t DeviceMemory::release(const void* pointer) {
   const std::lock_guard lock(mutex_);
-  const auto block = used_blocks_.find(address_of(pointer));
-  if (block == used_blocks_.end()) return 0;
-  const auto [address, size] = *block;
-  used_blocks_.erase(block);
-  used_ -= size;
-  std::memset(bytes_of(pointer), kPoison, size);
-  add_free(address, size);
-  return size;
-}
-
-void DeviceMemory::add_free(std::uintptr_t address, std::size_t size) {
-  const auto after = free_.lower_bound(address);
-  if (after != free_.end() && address + size == after->first) {
-    size += after->second;
-    free_.erase(after);
-  }
-  const auto next = free_.lower_bound(address);
-  if (next != free_.begin()) {
-    const auto before = std::prev(next);
-    if (before->first + before->second == address) {
-      before->second += size;
-      return;
-    }
-  }
-  free_[address] = size;
-}
-
-bool DeviceMemory::owns(const void* pointer) const {
-  return pointer >= pointers_ && pointer < pointers_ + reserved_;
+  const auto block = blocks_.extract(Range(pointer, 0).begin);
+  if (!block) return 0;
+  used_ -= block.mapped();
+  ::madvise(bytes_of(pointer), block.mapped(), MADV_DONTNEED);
+  return block.mapped();
 }
 
 bool DeviceMemory::is_allocated(Range range) const {
   const std::lock_guard lock(mutex_);
-  auto block = used_blocks_.upper_bound(range.begin);
-  if (block == used_blocks_.begin()) return false;
-  --block;
-  return range.end <= block->first + block->second;
-}
-
-void* DeviceMemory::bytes_of(const void* pointer) const {
-  return bytes_ + (static_cast<const char*>(pointer) - pointers_);
+  const auto after = blocks_.upper_bound(range.begin);
+  if (after == blocks_.begin()) return false;
+  const auto& [address, size] = *std::prev(after);
+  return range.end <= address + size;
 }
 
 std::size_t DeviceMemory::num_free() const {

@@ -8,17 +8,7 @@
 #include "hardware.hpp"
 #include "settings.hpp"
 
-namespace {
-
-int num_devices() { return linkboy::simulated_cuda::Machine::instance().num_devices(); }
-
-// A single context is sufficient, because LibTorch only checks whether there is one.
-CUcontext context() {
-  static int it = 0;
-  return reinterpret_cast<CUcontext>(&it);
-}
-
-}  // namespace
+using linkboy::simulated_cuda::Machine;
 
 extern "C" {
 
@@ -29,14 +19,10 @@ CUresult cuDriverGetVersion(int* version) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuDeviceGetCount(int* count) {
-  *count = num_devices();
-  return CUDA_SUCCESS;
-}
-
 CUresult cuDeviceGet(CUdevice* device, int index) {
   *device = index;
-  return index >= 0 && index < num_devices() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  const bool exists = index >= 0 && index < Machine::instance().num_devices();
+  return exists ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult cuDeviceGetName(char* name, int size, CUdevice) {
@@ -57,24 +43,15 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute, CUdevice) {
 
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned* flags, int* is_active) {
   *flags = 0;
-  *is_active = linkboy::simulated_cuda::Machine::instance().is_used(device) ? 1 : 0;
+  *is_active = Machine::instance().is_used(device) ? 1 : 0;
   return CUDA_SUCCESS;
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* result, CUdevice) {
-  *result = context();
+  // A single context is sufficient, because LibTorch only checks whether there is one.
+  static int context = 0;
+  *result = reinterpret_cast<CUcontext>(&context);
   return CUDA_SUCCESS;
-}
-
-CUresult cuCtxGetCurrent(CUcontext* result) {
-  *result = context();
-  return CUDA_SUCCESS;
-}
-
-CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
-
-CUresult cuPointerGetAttribute(void*, CUpointer_attribute, CUdeviceptr) {
-  return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 CUresult cuGetErrorString(CUresult, const char** text) {

@@ -11,14 +11,11 @@ extern "C" {
 
 int cuFuncGetAttribute() { return kNotSupported; }
 int cuFuncSetAttribute() { return kNotSupported; }
-int cuFuncSetCacheConfig() { return kNotSupported; }
-int cuLaunchCooperativeKernel() { return kNotSupported; }
 int cuLaunchKernel() { return kNotSupported; }
 int cuLinkAddData_v2() { return kNotSupported; }
 int cuLinkComplete() { return kNotSupported; }
 int cuLinkCreate_v2() { return kNotSupported; }
 int cuModuleGetFunction() { return kNotSupported; }
-int cuModuleLoad() { return kNotSupported; }
 int cuModuleLoadData() { return kNotSupported; }
 int cuModuleLoadDataEx() { return kNotSupported; }
 int cuModuleUnload() { return kNotSupported; }

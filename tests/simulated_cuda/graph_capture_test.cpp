@@ -18,7 +18,20 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-TEST_F(SimulationTest, AGraphRunsOnlyWhenItIsLaunched) {
+struct GraphCaptureTest : SimulationTest {
+  /// Calls `work` during a capture of the first stream. Returns the result of the end of the capture.
+  cudaError_t capture(const std::function<void()>& work,
+                      cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) {
+    expect_ok(cudaStreamBeginCapture(first_, mode));
+    work();
+    const auto error = cudaStreamEndCapture(first_, &graph_);
+    EXPECT_EQ(cudaGetLastError(), error);
+    return error;
+  }
+  cudaGraph_t graph_ = nullptr;
+};
+
+TEST_F(GraphCaptureTest, AGraphRunsOnlyWhenItIsLaunched) {
   auto tensor = torch::zeros({3}, torch::kCUDA);
   torch::cuda::synchronize();
   at::cuda::CUDAGraph graph;
@@ -36,96 +49,79 @@ TEST_F(SimulationTest, AGraphRunsOnlyWhenItIsLaunched) {
   EXPECT_EQ(tensor[0].item<float>(), 2.0F);
 }
 
-TEST_F(SimulationTest, AGraphCanRaceWithWorkOfAnotherStream) {
-  cudaGraph_t graph = nullptr;
+TEST_F(GraphCaptureTest, AGraphCanRaceWithWorkOfAnotherStream) {
   cudaGraphExec_t executable = nullptr;
-  expect_ok(cudaStreamBeginCapture(first_, cudaStreamCaptureModeThreadLocal));
-  write(first_);
-  expect_ok(cudaStreamEndCapture(first_, &graph));
-  expect_ok(cudaGraphInstantiate(&executable, graph, 0));
+  expect_ok(capture([&] { write(first_); }));
+  expect_ok(cudaGraphInstantiate(&executable, graph_, 0));
   read(second_);
   EXPECT_THAT(races_.take(), IsEmpty());
   expect_ok(cudaGraphLaunch(executable, first_));
   EXPECT_THAT(races_.take(), HasSubstr("nothing orders the two"));
   expect_ok(cudaGraphExecDestroy(executable));
-  expect_ok(cudaGraphDestroy(graph));
+  expect_ok(cudaGraphDestroy(graph_));
 }
 
-TEST_F(SimulationTest, BranchesOfAGraphCanRace) {
+TEST_F(GraphCaptureTest, BranchesOfAGraphCanRace) {
   for (const bool is_ordered : {true, false}) {
-    cudaGraph_t graph = nullptr;
-    expect_ok(cudaStreamBeginCapture(first_, cudaStreamCaptureModeThreadLocal));
-    if (is_ordered) write(first_);
-    record(first_);
-    wait(second_);
-    if (!is_ordered) write(first_);
-    write(second_);
-    record(second_);
-    wait(first_);
-    expect_ok(cudaStreamEndCapture(first_, &graph));
+    expect_ok(capture([&] {
+      if (is_ordered) write(first_);
+      record(first_);
+      wait(second_);
+      if (!is_ordered) write(first_);
+      write(second_);
+      record(second_);
+      wait(first_);
+    }));
     EXPECT_EQ(races_.take().empty(), is_ordered);
-    expect_ok(cudaGraphDestroy(graph));
+    expect_ok(cudaGraphDestroy(graph_));
   }
 }
 
-TEST_F(SimulationTest, ABranchThatDoesNotJoinIsAnError) {
-  cudaGraph_t graph = nullptr;
-  expect_ok(cudaStreamBeginCapture(first_, cudaStreamCaptureModeThreadLocal));
-  record(first_);
-  wait(second_);
-  write(second_);
-  EXPECT_EQ(cudaStreamEndCapture(first_, &graph), cudaErrorStreamCaptureUnjoined);
-  EXPECT_EQ(graph, nullptr);
-  EXPECT_EQ(cudaGetLastError(), cudaErrorStreamCaptureUnjoined);
+TEST_F(GraphCaptureTest, ABranchThatDoesNotJoinIsAnError) {
+  EXPECT_EQ(capture([&] {
+              record(first_);
+              wait(second_);
+              write(second_);
+            }),
+            cudaErrorStreamCaptureUnjoined);
+  EXPECT_EQ(graph_, nullptr);
 }
 
-TEST_F(SimulationTest, ACaptureIsIndependentOfOutsideWork) {
-  cudaGraph_t graph = nullptr;
+TEST_F(GraphCaptureTest, AForbiddenCallInvalidatesTheCapture) {
   write(second_);
   record(second_);
-  expect_ok(cudaStreamBeginCapture(first_, cudaStreamCaptureModeThreadLocal));
-  EXPECT_EQ(cudaStreamWaitEvent(first_, event_, 0), cudaErrorStreamCaptureIsolation);
-  EXPECT_EQ(cudaStreamEndCapture(first_, &graph), cudaErrorStreamCaptureInvalidated);
-  cudaGetLastError();
-}
-
-TEST_F(SimulationTest, TheHostCannotWaitDuringACapture) {
-  const std::vector<std::function<cudaError_t()>> calls{
-      [&] { return cudaStreamSynchronize(first_); }, [&] { return cudaStreamQuery(first_); },
-      [&] { return cudaDeviceSynchronize(); },
-      [&] {
-        void* more = nullptr;
-        return cudaMalloc(&more, kSize);
-      },
-      [&] {
-        char on_host[kSize];
-        return cudaMemcpyAsync(on_host, memory_, kSize, cudaMemcpyDeviceToHost, first_);
-      }};
-  for (const auto& call : calls) {
-    cudaGraph_t graph = nullptr;
-    expect_ok(cudaStreamBeginCapture(first_, cudaStreamCaptureModeThreadLocal));
-    EXPECT_EQ(call(), cudaErrorStreamCaptureUnsupported);
-    EXPECT_EQ(cudaStreamEndCapture(first_, &graph), cudaErrorStreamCaptureInvalidated);
-    cudaGetLastError();
+  const std::vector<std::pair<cudaError_t, std::function<cudaError_t()>>> calls{
+      {cudaErrorStreamCaptureIsolation, [&] { return cudaStreamWaitEvent(first_, event_, 0); }},
+      {cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamSynchronize(first_); }},
+      {cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamQuery(first_); }},
+      {cudaErrorStreamCaptureUnsupported, [] { return cudaDeviceSynchronize(); }},
+      {cudaErrorStreamCaptureUnsupported,
+       [] {
+         void* more = nullptr;
+         return cudaMalloc(&more, kSize);
+       }},
+      {cudaErrorStreamCaptureUnsupported, [&] {
+         char on_host[kSize];
+         return cudaMemcpyAsync(on_host, memory_, kSize, cudaMemcpyDeviceToHost, first_);
+       }}};
+  for (const auto& [error, call] : calls) {
+    EXPECT_EQ(capture([&, error = error, &call = call] { EXPECT_EQ(call(), error); }),
+              cudaErrorStreamCaptureInvalidated);
   }
 }
 
-TEST_F(SimulationTest, AnotherThreadCanAllocateUnlessTheCaptureIsGlobal) {
-  for (const auto mode : {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeGlobal}) {
-    cudaGraph_t graph = nullptr;
-    expect_ok(cudaStreamBeginCapture(first_, mode));
-    cudaError_t error = cudaSuccess;
+TEST_F(GraphCaptureTest, AnotherThreadCanAllocateUnlessTheCaptureIsGlobal) {
+  const auto allocate = [](cudaError_t expected) {
     std::thread([&] {
       void* more = nullptr;
-      error = cudaMalloc(&more, kSize);
-      if (error == cudaSuccess) cudaFree(more);
+      EXPECT_EQ(cudaMalloc(&more, kSize), expected);
+      if (expected == cudaSuccess) cudaFree(more);
     }).join();
-    const bool is_global = mode == cudaStreamCaptureModeGlobal;
-    EXPECT_EQ(error, is_global ? cudaErrorStreamCaptureUnsupported : cudaSuccess);
-    EXPECT_EQ(cudaStreamEndCapture(first_, &graph),
-              is_global ? cudaErrorStreamCaptureInvalidated : cudaSuccess);
-    cudaGetLastError();
-  }
+  };
+  expect_ok(capture([&] { allocate(cudaSuccess); }));
+  EXPECT_EQ(
+      capture([&] { allocate(cudaErrorStreamCaptureUnsupported); }, cudaStreamCaptureModeGlobal),
+      cudaErrorStreamCaptureInvalidated);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 namespace linkboy::simulated_cuda {
 namespace {
 
+constexpr int kPoison = 0xff;
 constexpr std::chrono::seconds kLimitAtExit{2};
 
 }  // namespace
@@ -25,7 +26,7 @@ Machine& Machine::instance() {
 Machine::Machine() {
   for (int i = 0; i < static_cast<int>(settings().devices.size()); ++i) {
     devices_.push_back({.memory = std::make_unique<DeviceMemory>(settings().memory)});
-    make_stream(i, 0);
+    make_stream(i);
   }
   std::atexit([] { instance().wait_at_exit(); });
 }
@@ -92,9 +93,9 @@ bool Machine::is_page_locked(std::uintptr_t address) const {
   return address < begin + size;
 }
 
-Stream& Machine::make_stream(int device, int priority) {
+Stream& Machine::make_stream(int device) {
   const std::lock_guard lock(mutex_);
-  auto* stream = new Stream(static_cast<int>(clocks_.size()), device, priority);
+  auto* stream = new Stream(static_cast<int>(clocks_.size()), device);
   clocks_.emplace_back();
   devices_[device].streams.push_back(stream);
   return *stream;
@@ -189,11 +190,7 @@ Status Machine::record(Event& event, Stream& stream) {
   }
   clock_of(stream).join(host_clock_);
   event.clock = clock_of(stream);
-  event.time = std::make_shared<Event::Time>();
-  event.position = stream.push([time = event.time] {
-    const std::lock_guard lock_of_time(time->mutex);
-    time->when = std::chrono::steady_clock::now();
-  });
+  event.position = stream.push([] {});
   return Status::ok;
 }
 

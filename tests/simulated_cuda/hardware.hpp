@@ -2,7 +2,6 @@
 // graphs. It depends on neither CUDA's interface nor LibTorch.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -29,19 +28,20 @@ struct Work {
   std::function<void()> run;
 };
 
+/// The numbers are those of CUDA's errors.
 enum class Status {
-  ok,
-  not_ready,
-  kernel_failed,
-  capture_unsupported,  // the host must not wait during a capture
-  capture_invalidated,
-  capture_merges,
-  capture_unmatched,
-  capture_unjoined,
-  capture_isolation,  // depends on work outside the capture
-  capture_wrong_thread,
-  captured_event,
-  illegal_state
+  ok = 0,
+  illegal_state = 401,
+  not_ready = 600,
+  kernel_failed = 710,
+  capture_unsupported = 900,  // the host must not wait during a capture
+  capture_invalidated = 901,
+  capture_merges = 902,
+  capture_unmatched = 903,
+  capture_unjoined = 904,
+  capture_isolation = 905,  // depends on work outside the capture
+  captured_event = 907,
+  capture_wrong_thread = 908
 };
 
 enum class CaptureMode { global, one_thread, relaxed };
@@ -65,16 +65,10 @@ struct Capture {
 
 /// A position in the work of a stream or of a capture.
 struct Event {
-  struct Time {
-    std::mutex mutex;
-    std::chrono::steady_clock::time_point when;
-  };
-
   Stream* stream = nullptr;  // null if the event was not recorded yet
   std::uint64_t position = 0;
   Clock clock{};
   std::shared_ptr<Capture> capture{};
-  std::shared_ptr<Time> time{};
 };
 
 /// The machine. Any thread may call its functions. Accesses are compared for races in the order of
@@ -100,7 +94,7 @@ class Machine {
   bool is_page_locked(const void* pointer) const;
 
   Stream& default_stream(int device) { return *devices_[device].streams.front(); }
-  Stream& make_stream(int device, int priority);
+  Stream& make_stream(int device);
 
   void launch(Stream& stream, Work work);
   void launch(Stream& stream, const std::shared_ptr<const Graph>& graph);

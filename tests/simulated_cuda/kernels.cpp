@@ -44,8 +44,6 @@ struct LaunchConfiguration {
 };
 thread_local LaunchConfiguration configuration;
 
-cudaError_t not_supported() { return cudaErrorNotSupported; }
-
 }  // namespace
 }  // namespace linkboy::simulated_cuda
 
@@ -63,7 +61,6 @@ void** __cudaRegisterFatBinary(void*) {
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
 void __cudaRegisterVar(void**, char*, char*, const char*, int, std::size_t, int, int) {}
-char __cudaInitModule(void**) { return 1; }
 
 void __cudaRegisterFunction(void**, const char* kernel, char*, const char* name, int, uint3*,
                             uint3*, dim3*, dim3*, int*) {
@@ -99,44 +96,6 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3, dim3, void**, std::siz
 
 cudaError_t cudaLaunchKernel(const void* kernel, dim3, dim3, void**, std::size_t, cudaStream_t) {
   return refuse(kernel);
-}
-
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void* kernel, void**) {
-  return refuse(kernel);
-}
-
-cudaError_t cudaLaunchCooperativeKernel(const void* kernel, dim3, dim3, void**, std::size_t,
-                                        cudaStream_t) {
-  return refuse(kernel);
-}
-
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
-  *attributes = {};
-  attributes->maxThreadsPerBlock = 1024;
-  attributes->binaryVersion = attributes->ptxVersion = 90;
-  return cudaSuccess;
-}
-
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
-
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* count, const void*, int,
-                                                                   std::size_t, unsigned) {
-  *count = 1;
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemcpyToSymbol(const void*, const void*, std::size_t, std::size_t, cudaMemcpyKind) {
-  return cudaSuccess;
-}
-
-cudaError_t cudaGetSymbolAddress(void**, const void*) { return remember(cudaErrorNotSupported); }
-
-cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned,
-                                             unsigned long long,
-                                             cudaDriverEntryPointQueryResult* result) {
-  *function = reinterpret_cast<void*>(&not_supported);
-  if (result != nullptr) *result = cudaDriverEntryPointSuccess;
-  return cudaSuccess;
 }
 
 }  // extern "C"

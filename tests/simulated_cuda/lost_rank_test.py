@@ -19,36 +19,28 @@ LIBRARIES = None
 
 
 class LostRankTest(fault_test.FaultTest):
-    def start_on_devices(self, timeout, has_network=False, folder="."):
-        port = fault_test.free_port()
-        options = self.options(distributed__timeout=f"{timeout}s", device="cuda", precision="fp16", **self.ENDLESS)
-        processes = [self.start_rank(rank, 2, port, options, folder, LD_PRELOAD=LIBRARIES,
-                                     SIMULATED_CUDA_DEVICES=2,
-                                     SIMULATED_CUDA_NETWORK=int(has_network)) for rank in range(2)]
-        self.wait_for_update(20, processes, folder)
-        return processes
+    def check_each_rank(self, act, timeout, named_after, has_network=False):
+        """Calls `act` with the process of one rank, and expects that the other one names this rank."""
+        for victim in (1, 0):
+            with self.subTest(victim=victim):
+                port, folder = fault_test.free_port(), f"victim{victim}"
+                options = self.options(distributed__timeout=f"{timeout}s", device="cuda", precision="fp16",
+                                       **self.ENDLESS)
+                processes = [self.start_rank(rank, 2, port, options, folder, LD_PRELOAD=LIBRARIES,
+                                             SIMULATED_CUDA_DEVICES=2,
+                                             SIMULATED_CUDA_NETWORK=int(has_network)) for rank in range(2)]
+                self.wait_for_update(20, processes, folder)
+                act(processes[victim])
+                self.assert_names(victim, processes, named_after + fault_test.SLACK)
 
     def test_a_killed_rank_is_named_within_the_timeout(self):
-        for victim in (1, 0):
-            with self.subTest(victim=victim):
-                processes = self.start_on_devices(timeout=5, folder=f"victim{victim}")
-                processes[victim].kill()
-                self.assert_names(victim, processes, 5 + fault_test.SLACK)
+        self.check_each_rank(lambda process: process.kill(), timeout=5, named_after=5)
 
     def test_a_killed_rank_is_named_immediately_if_nccl_detects_it(self):
-        for victim in (1, 0):
-            with self.subTest(victim=victim):
-                processes = self.start_on_devices(60, has_network=True, folder=f"victim{victim}")
-                processes[victim].kill()
-                self.assert_names(victim, processes, fault_test.SLACK)
+        self.check_each_rank(lambda process: process.kill(), timeout=60, named_after=0, has_network=True)
 
     def test_a_stopped_rank_is_named_after_the_timeout(self):
-        for victim in (1, 0):
-            with self.subTest(victim=victim):
-                processes = self.start_on_devices(timeout=3, folder=f"victim{victim}")
-                processes[victim].send_signal(signal.SIGSTOP)
-                self.assert_names(victim, processes, 3 + fault_test.SLACK)
-                self.assertIsNone(processes[victim].poll())
+        self.check_each_rank(lambda process: process.send_signal(signal.SIGSTOP), timeout=3, named_after=3)
 
 
 if __name__ == "__main__":

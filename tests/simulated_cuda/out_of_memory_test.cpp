@@ -18,6 +18,9 @@ using namespace linkboy::testing;  // NOLINT(google-build-using-namespace)
 
 constexpr int64_t kWidth = 1024;
 constexpr int64_t kRows = 16384;  // their activations alone need more memory than the device has
+const c10::Device kDevice("cuda:0");
+
+TrainerOptions on_device() { return {.callbacks = {}, .accelerator = {.device = kDevice.str()}}; }
 
 class FindBatchSizeTest : public ::testing::TestWithParam<ExecutionMode> {};
 
@@ -29,8 +32,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, FindBatchSizeTest,
 
 TEST_P(FindBatchSizeTest, ReturnsTheLargestSizeThatFits) {
   torch::nn::Sequential model(torch::nn::Linear(kWidth, kWidth));
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                       {.callbacks = {}, .accelerator = {.device = "cuda:0"}});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), on_device());
   TrainOptions options{
       .train_dataset = TensorDataset(torch::ones({kRows, kWidth}), torch::arange(kRows) % kWidth),
       .num_epochs = 1,
@@ -47,20 +49,13 @@ TEST_P(FindBatchSizeTest, ReturnsTheLargestSizeThatFits) {
   EXPECT_EQ(trainer.num_updates(), 6);
 }
 
-constexpr int64_t kLayers = 2;
-
 double peak_mib_of(ExecutionMode mode, int64_t rows) {
-  const c10::Device device("cuda:0");
-  torch::nn::Sequential model;
-  for (int64_t i = 0; i < kLayers; ++i) {
-    model->push_back(torch::nn::Linear(i == 0 ? 8 : kWidth, kWidth));
-    model->push_back(torch::nn::Tanh());
-  }
-  model->push_back(torch::nn::Linear(kWidth, 2));
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                       {.callbacks = {}, .accelerator = {.device = "cuda:0"}});
-  empty_device_cache(device);
-  reset_device_peak(device);
+  torch::nn::Sequential model(torch::nn::Linear(8, kWidth), torch::nn::Tanh(),
+                              torch::nn::Linear(kWidth, kWidth), torch::nn::Tanh(),
+                              torch::nn::Linear(kWidth, 2));
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), on_device());
+  empty_device_cache(kDevice);
+  reset_device_peak(kDevice);
   // The windows have 2, 2 and 1 micro-steps, which makes two recordings.
   trainer.train(
       {.train_dataset = TensorDataset(torch::ones({5 * rows, 8}), torch::arange(5 * rows) % 2),
@@ -68,7 +63,7 @@ double peak_mib_of(ExecutionMode mode, int64_t rows) {
        .per_device_batch_size = rows,
        .gradient_accumulation_steps = 2,
        .execution_mode = mode});
-  return device_peak(device)->reserved_mib;
+  return device_peak(kDevice)->reserved_mib;
 }
 
 TEST(OutOfMemoryTest, GraphModeNeedsAtMostOneMoreSetOfActivationsThanEager) {
@@ -88,8 +83,7 @@ TEST(OutOfMemoryTest, ARecordingThatRunsOutOfMemoryLeavesTheDeviceUsable) {
     return sum;
   };
   const auto train = [&](ExecutionMode mode) {
-    QuietTrainer trainer(model, loss, toy_sgd(model),
-                         {.callbacks = {}, .accelerator = {.device = "cuda:0"}});
+    QuietTrainer trainer(model, loss, toy_sgd(model), on_device());
     trainer.train({.train_dataset = TensorDataset(torch::ones({64, kWidth}), torch::arange(64)),
                    .num_epochs = 1,
                    .execution_mode = mode});
@@ -102,15 +96,14 @@ TEST(OutOfMemoryTest, ARecordingThatRunsOutOfMemoryLeavesTheDeviceUsable) {
 }
 
 TEST(OutOfMemoryTest, EmptyDeviceCacheReleasesMemory) {
-  const c10::Device device("cuda:0");
-  empty_device_cache(device);
+  empty_device_cache(kDevice);
   const auto reserved = [] {
     return c10::cuda::CUDACachingAllocator::getDeviceStats(0).reserved_bytes[0].current;
   };
   const auto before = reserved();
   torch::ones({10000000}, torch::kCUDA);
   EXPECT_GE(reserved() - before, 40000000);
-  empty_device_cache(device);
+  empty_device_cache(kDevice);
   EXPECT_EQ(reserved(), before);
 }
 

@@ -3,7 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <chrono>
 #include <memory>
 
 #include "runtime_state.hpp"
@@ -18,20 +17,12 @@ extern "C" {
 
 // Streams
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int priority) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
   int device = 0;
   cudaGetDevice(&device);
   machine().use(device);
-  *stream = new CUstream_st{&machine().make_stream(device, priority)};
+  *stream = new CUstream_st{&machine().make_stream(device)};
   return cudaSuccess;
-}
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
-  return cudaStreamCreateWithPriority(stream, flags, 0);
-}
-
-cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0);
 }
 
 // Deletes only the handle, because work of the stream may still run and events may refer to it.
@@ -48,39 +39,11 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   return remember(machine().query(stream_of(stream)));
 }
 
-cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
-  *priority = stream_of(stream).priority;
-  return cudaSuccess;
-}
-
-cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
-  machine().launch(stream_of(stream),
-                   {.name = "a function of the host", .reads = {}, .writes = {}, .run = [=] {
-                      function(data);
-                    }});
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* data,
-                                  unsigned) {
-  if (const auto status = machine().refuse_in_capture(stream_of(stream)); status != Status::ok) {
-    return remember(status);
-  }
-  machine().launch(stream_of(stream), {.name = "a callback", .reads = {}, .writes = {}, .run = [=] {
-                                         function(stream, cudaSuccess, data);
-                                       }});
-  return cudaSuccess;
-}
-
 // Events
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = new CUevent_st;
   return cudaSuccess;
-}
-
-cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  return cudaEventCreateWithFlags(event, cudaEventDefault);
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -104,17 +67,6 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   return remember(machine().make_wait(stream_of(stream), event->event));
-}
-
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t first, cudaEvent_t last) {
-  for (cudaEvent_t event : {first, last}) {
-    if (!event->event.time) return remember(cudaErrorInvalidResourceHandle);
-    if (const auto error = cudaEventQuery(event)) return error;
-  }
-  *milliseconds =
-      std::chrono::duration<float, std::milli>(last->event.time->when - first->event.time->when)
-          .count();
-  return cudaSuccess;
 }
 
 // Graphs

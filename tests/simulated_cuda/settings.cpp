@@ -2,19 +2,20 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <sstream>
 
 namespace linkboy::simulated_cuda {
 namespace {
 
-long read(const char* name, long otherwise) {
+long read(const char* name, long otherwise, long most = std::numeric_limits<long>::max()) {
   const char* text = std::getenv(name);
   if (text == nullptr) return otherwise;
   char* end = nullptr;
   const long value = std::strtol(text, &end, 10);
-  if (end == text || *end != '\0' || value < 0) {
-    std::fprintf(stderr, "simulated device: %s is '%s'; it must be a number of at least 0\n", name,
-                 text);
+  if (end == text || *end != '\0' || value < 0 || value > most) {
+    std::fprintf(stderr, "simulated device: %s is '%s'; it must be a number from 0 to %ld\n", name,
+                 text, most);
     std::_Exit(99);
   }
   return value;
@@ -23,14 +24,7 @@ long read(const char* name, long otherwise) {
 /// Returns the numbers of the visible devices. As in CUDA, the list ends at the first entry that is
 /// not the number of a device.
 std::vector<int> visible_devices() {
-  constexpr long kMost = 64;
-  const long count = read("SIMULATED_CUDA_DEVICES", 1);
-  if (count > kMost) {
-    std::fprintf(stderr,
-                 "simulated device: SIMULATED_CUDA_DEVICES is %ld; it must be at most %ld\n", count,
-                 kMost);
-    std::_Exit(99);
-  }
+  const long count = read("SIMULATED_CUDA_DEVICES", 1, 64);
   std::vector<int> devices;
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   if (visible == nullptr) {

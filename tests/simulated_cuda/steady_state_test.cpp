@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
-#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,27 +26,8 @@ constexpr int64_t kPerEpoch = 24;  // number of updates
 constexpr int64_t kFirst = 28;
 constexpr int64_t kLast = 44;
 
-/// Mean counts per update, from kFirst to kLast.
-struct PerUpdate {
-  double host_to_device = 0;
-  double overlapping_host_to_device = 0;
-  double device_to_host = 0;
-  double stream_waits = 0;
-  double event_waits = 0;
-  double draining_event_waits = 0;
-  double pageable = 0;
-
-  bool operator==(const PerUpdate&) const = default;
-};
-
-void PrintTo(const PerUpdate& costs, std::ostream* out) {
-  *out << "{.host_to_device = " << costs.host_to_device
-       << ", .overlapping_host_to_device = " << costs.overlapping_host_to_device
-       << ", .device_to_host = " << costs.device_to_host
-       << ", .stream_waits = " << costs.stream_waits << ", .event_waits = " << costs.event_waits
-       << ", .draining_event_waits = " << costs.draining_event_waits
-       << ", .pageable = " << costs.pageable << "}";
-}
+/// Mean counts per update from kFirst to kLast, without those that are 0.
+using PerUpdate = std::map<std::string, double>;
 
 class CountUpdates : public Callback {
  public:
@@ -57,16 +38,20 @@ class CountUpdates : public Callback {
   }
 
   PerUpdate costs() const {
-    const auto each = [&](int64_t Counts::*count) {
-      return static_cast<double>(end_.*count - begin_.*count) / (kLast - kFirst);
-    };
-    return {.host_to_device = each(&Counts::host_to_device),
-            .overlapping_host_to_device = each(&Counts::overlapping_host_to_device),
-            .device_to_host = each(&Counts::device_to_host),
-            .stream_waits = each(&Counts::stream_waits) + each(&Counts::device_waits),
-            .event_waits = each(&Counts::event_waits),
-            .draining_event_waits = each(&Counts::draining_event_waits),
-            .pageable = each(&Counts::pageable)};
+    PerUpdate costs;
+    for (const auto& [name, count] :
+         {std::pair("host_to_device", &Counts::host_to_device),
+          std::pair("overlapping_host_to_device", &Counts::overlapping_host_to_device),
+          std::pair("device_to_host", &Counts::device_to_host),
+          std::pair("stream_waits", &Counts::stream_waits),
+          std::pair("device_waits", &Counts::device_waits),
+          std::pair("event_waits", &Counts::event_waits),
+          std::pair("draining_event_waits", &Counts::draining_event_waits),
+          std::pair("pageable", &Counts::pageable)}) {
+      const auto sum = static_cast<double>(end_.*count - begin_.*count);
+      if (sum > 0) costs[name] = sum / (kLast - kFirst);
+    }
+    return costs;
   }
 
  private:
@@ -95,7 +80,7 @@ PerUpdate costs_of(CallbackList callbacks, const torch::nn::Sequential& model,
 
 // A batch has two tensors, its input and its target. They arrive while the device computes the
 // previous update.
-constexpr PerUpdate kOnlyTheBatch{.host_to_device = 2, .overlapping_host_to_device = 2};
+const PerUpdate kOnlyTheBatch{{"host_to_device", 2}, {"overlapping_host_to_device", 2}};
 
 TEST(SteadyStateCostTest, AnUpdateCopiesItsBatchWithoutWaiting) {
   EXPECT_EQ(costs_of(default_callbacks(), toy_model()), kOnlyTheBatch);
@@ -107,14 +92,12 @@ TEST(SteadyStateCostTest, AnUpdateCopiesItsBatchWithoutWaiting) {
 /// The host waits for the losses, and for the verdict on the gradients of the previous update. The
 /// device then has the forward and backward pass of this update left to compute.
 TEST(SteadyStateCostTest, TheDeviceHasWorkWhileTheHostWaitsInFp16) {
-  const PerUpdate costs = costs_of(default_callbacks(), toy_model(), Precision::fp16);
-  EXPECT_EQ(costs.host_to_device, 2);
-  EXPECT_EQ(costs.overlapping_host_to_device, 2);
-  EXPECT_EQ(costs.stream_waits, 0);
-  EXPECT_EQ(costs.pageable, 0);
-  EXPECT_EQ(costs.draining_event_waits, 0);
-  EXPECT_LE(costs.event_waits, 3);
-  EXPECT_LE(costs.device_to_host, 2);
+  PerUpdate costs = costs_of(default_callbacks(), toy_model(), Precision::fp16);
+  EXPECT_LE(costs["event_waits"], 3);
+  EXPECT_LE(costs["device_to_host"], 2);
+  costs.erase("event_waits");
+  costs.erase("device_to_host");
+  EXPECT_EQ(costs, kOnlyTheBatch);
 }
 
 TEST(SteadyStateCostTest, AnAsynchronousSaveWaitsForTwoNumbersButNotForItsCopies) {
@@ -122,15 +105,15 @@ TEST(SteadyStateCostTest, AnAsynchronousSaveWaitsForTwoNumbersButNotForItsCopies
   const auto model = toy_model();
   const auto save = make<SaveTrainingState>(
       {.directory = folder.path(), .every_n_updates = 1, .asynchronous = true});
-  const PerUpdate costs = costs_of({save}, model);
-  EXPECT_EQ(costs.stream_waits, 0);
-  EXPECT_EQ(costs.pageable, 0);
+  PerUpdate costs = costs_of({save}, model);
+  EXPECT_FALSE(costs.contains("stream_waits") || costs.contains("device_waits") ||
+               costs.contains("pageable"));
   // Copies the weights and two averages of each, whether they are finite, and the loss.
-  EXPECT_EQ(costs.device_to_host, 3.0 * static_cast<double>(model->parameters().size()) + 2);
+  EXPECT_EQ(costs["device_to_host"], 3.0 * static_cast<double>(model->parameters().size()) + 2);
   // Waits for the last two and, in the background, for the copies. The wait of the last save may
   // come later.
-  EXPECT_NEAR(costs.event_waits, 3, 1.0 / (kLast - kFirst));
-  EXPECT_EQ(costs.host_to_device, 2);
+  EXPECT_NEAR(costs["event_waits"], 3, 1.0 / (kLast - kFirst));
+  EXPECT_EQ(costs["host_to_device"], 2);
 }
 
 TEST(SteadyStateCostTest, ClippingLaunchesNoUnneededKernel) {
@@ -146,39 +129,30 @@ TEST(SteadyStateCostTest, ClippingLaunchesNoUnneededKernel) {
   EXPECT_EQ(counts().kernels - before, 8);
 }
 
-/// Returns the callbacks that do not shorten an epoch.
-std::vector<EveryCallback> callbacks_of_whole_epochs() {
-  std::vector<EveryCallback> callbacks = every_callback();
-  std::erase_if(callbacks, [](const EveryCallback& callback) {
-    return callback.name == "limit-batches" || callback.name == "fast-dev-run" ||
-           callback.name == "overfit-batches";
-  });
-  return callbacks;
-}
-
 class CallbackCostTest : public ::testing::TestWithParam<EveryCallback> {};
 
-INSTANTIATE_TEST_SUITE_P(All, CallbackCostTest, ::testing::ValuesIn(callbacks_of_whole_epochs()),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(All, CallbackCostTest, ::testing::ValuesIn(every_callback()), name_of);
 
 TEST_P(CallbackCostTest, IsLimitedToThePurposeOfEachCallback) {
   const std::string& name = GetParam().name;
+  if (name == "limit-batches" || name == "fast-dev-run" || name == "overfit-batches") {
+    GTEST_SKIP() << "shortens the epochs";
+  }
   const TemporaryFolder folder;
   const auto model = toy_model();
-  const PerUpdate costs = costs_of({GetParam().make(folder.path(), model)}, model);
+  PerUpdate costs = costs_of({GetParam().make(folder.path(), model)}, model);
   if (name == "save-training-state") {  // saves after every second update
-    EXPECT_EQ(costs.host_to_device, 2);
-    EXPECT_GT(costs.device_to_host, 0);
+    EXPECT_EQ(costs["host_to_device"], 2);
+    EXPECT_GT(costs["device_to_host"], 0);
   } else if (name == "step-based-evaluation") {
-    EXPECT_GT(costs.host_to_device, 2);
-    EXPECT_GT(costs.event_waits, 0);
-    EXPECT_EQ(costs.stream_waits, 0);
-  } else if (name == "track-run" || name == "event-storage") {  // copy losses that arrive later
-    EXPECT_EQ(
-        costs,
-        (PerUpdate{.host_to_device = 2, .overlapping_host_to_device = 2, .device_to_host = 1}));
+    EXPECT_GT(costs["host_to_device"], 2);
+    EXPECT_GT(costs["event_waits"], 0);
+    EXPECT_FALSE(costs.contains("stream_waits") || costs.contains("device_waits"));
   } else {
-    EXPECT_EQ(costs, kOnlyTheBatch);
+    PerUpdate expected = kOnlyTheBatch;
+    // These two copy losses that arrive later.
+    if (name == "track-run" || name == "event-storage") expected["device_to_host"] = 1;
+    EXPECT_EQ(costs, expected);
   }
 }
 

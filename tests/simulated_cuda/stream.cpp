@@ -27,18 +27,11 @@ bool Stream::is_done(std::uint64_t position) const {
   return num_done_ >= position;
 }
 
-void Stream::wait(std::uint64_t position) {
+void Stream::wait(std::uint64_t position, std::chrono::seconds limit) {
   std::unique_lock lock(mutex_);
   wanted_ = std::max(wanted_, position);
   wake_.notify_one();
-  finished_.wait(lock, [&] { return num_done_ >= position; });
-}
-
-bool Stream::wait(std::uint64_t position, std::chrono::milliseconds limit) {
-  std::unique_lock lock(mutex_);
-  wanted_ = std::max(wanted_, position);
-  wake_.notify_one();
-  return finished_.wait_for(lock, limit, [&] { return num_done_ >= position; });
+  finished_.wait_for(lock, limit, [&] { return num_done_ >= position; });
 }
 
 std::string Stream::name() const {

@@ -16,22 +16,20 @@ class Stream {
  public:
   using Work = std::function<void()>;
 
-  Stream(int id, int device, int priority) : id(id), device(device), priority(priority) {}
+  Stream(int id, int device) : id(id), device(device) {}
 
   /// Adds work. Returns its position, for `wait` and `is_done`.
   std::uint64_t push(Work work);
   std::uint64_t last_position() const;
   bool is_done(std::uint64_t position) const;
-  /// Makes the work up to `position` begin immediately, and waits until it is done.
-  void wait(std::uint64_t position);
-  /// Waits in the same way, but at most for `limit`. Returns whether the work is done.
-  bool wait(std::uint64_t position, std::chrono::milliseconds limit);
+  /// Makes the work up to `position` begin immediately, and waits until it is done, at most for
+  /// `limit`.
+  void wait(std::uint64_t position, std::chrono::seconds limit = std::chrono::hours(24));
 
   std::string name() const;
 
   const int id;  // unique within the machine
   const int device;
-  const int priority;
 
  private:
   struct Item {

@@ -17,39 +17,32 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::MatchesRegex;
+
+constexpr const char* kRace = "nothing orders the two";
 
 // ---- Races between streams
 
-TEST_F(SimulationTest, TwoUnorderedWritesAreARace) {
+TEST_F(SimulationTest, UnorderedAccessesAreRacesUnlessBothAreReads) {
   const auto before = counts().races;
   write(first_);
   write(second_);
-  EXPECT_THAT(races_.take(), ::testing::MatchesRegex(
-                                 "a memset on stream .* of device 0 writes memory that a memset "
-                                 "on stream .* of device 0 writes, and nothing orders the "
-                                 "two\n"));
+  EXPECT_THAT(races_.take(), MatchesRegex("a memset on stream .* of device 0 writes memory that a "
+                                          "memset on stream .* of device 0 writes, and nothing "
+                                          "orders the two\n"));
   EXPECT_EQ(counts().races, before + 1);
-}
-
-TEST_F(SimulationTest, AnUnorderedReadAfterAWriteIsARace) {
-  write(first_);
-  read(second_);
+  read(first_);
   EXPECT_THAT(races_.take(),
               AllOf(HasSubstr("a copy within the devices"), HasSubstr("reads memory"),
                     HasSubstr("a memset"), HasSubstr("writes, and nothing")));
-}
-
-TEST_F(SimulationTest, AnUnorderedWriteAfterAReadIsARace) {
+  expect_ok(cudaDeviceSynchronize());
   read(first_);
   write(second_);
   EXPECT_THAT(races_.take(), AllOf(HasSubstr("writes memory"), HasSubstr("reads, and nothing")));
-}
-
-TEST_F(SimulationTest, TwoReadsAreNotARace) {
-  read(first_);
-  copy(static_cast<char*>(other_memory_) + kSize / 2, memory_, kSize / 2, first_);
+  expect_ok(cudaDeviceSynchronize());
   void* third = nullptr;
   expect_ok(cudaMalloc(&third, kSize));
+  read(first_);
   copy(third, memory_, kSize, second_);
   EXPECT_THAT(races_.take(), IsEmpty());
   expect_ok(cudaFree(third));
@@ -61,64 +54,70 @@ TEST_F(SimulationTest, OnlyOverlappingBytesAreARace) {
   expect_ok(cudaMemsetAsync(bytes + 100, 1, 100, second_));
   EXPECT_THAT(races_.take(), IsEmpty());
   expect_ok(cudaMemsetAsync(bytes + 199, 1, 100, first_));
-  EXPECT_THAT(races_.take(), HasSubstr("nothing orders the two"));
+  EXPECT_THAT(races_.take(), HasSubstr(kRace));
 }
 
-TEST_F(SimulationTest, AnEventOrdersStreams) {
-  write(first_);
-  record(first_);
-  wait(second_);
-  write(second_);
-  EXPECT_THAT(races_.take(), IsEmpty());
-}
-
-TEST_F(SimulationTest, AnEventOrdersOnlyEarlierWork) {
-  record(first_);
-  write(first_);
-  wait(second_);
-  write(second_);
-  EXPECT_THAT(races_.take(), HasSubstr("nothing orders the two"));
-}
-
-TEST_F(SimulationTest, AnEventOrdersOnlyWorkThatWaitsForIt) {
-  write(first_);
-  record(first_);
-  write(second_);
-  wait(second_);
-  EXPECT_THAT(races_.take(), HasSubstr("nothing orders the two"));
-}
-
-TEST_F(SimulationTest, AWaitOfTheHostOrdersWork) {
-  const std::vector<std::function<void()>> waits{
-      [&] { expect_ok(cudaStreamSynchronize(first_)); },
-      [&] { expect_ok(cudaEventSynchronize(event_)); }, [&] { expect_ok(cudaDeviceSynchronize()); },
-      [&] {
-        while (cudaEventQuery(event_) != cudaSuccess) std::this_thread::yield();
-        cudaGetLastError();  // a query that was too early is not an error
-      }};
-  for (const auto& host_waits : waits) {
+TEST_F(SimulationTest, OnlyWaitsForEarlierWorkOrderIt) {
+  const auto write_and_record = [&] {
     write(first_);
     record(first_);
-    host_waits();
-    write(second_);
-    EXPECT_THAT(races_.take(), IsEmpty());
-    expect_ok(cudaDeviceSynchronize());
+  };
+  const std::vector<std::pair<const char*, std::function<void()>>> orders{
+      {"an event",
+       [&] {
+         write_and_record();
+         wait(second_);
+       }},
+      {"a wait of the host for the stream",
+       [&] {
+         write(first_);
+         expect_ok(cudaStreamSynchronize(first_));
+       }},
+      {"a wait of the host for an event",
+       [&] {
+         write_and_record();
+         expect_ok(cudaEventSynchronize(event_));
+       }},
+      {"a wait of the host for the device",
+       [&] {
+         write(first_);
+         expect_ok(cudaDeviceSynchronize());
+       }},
+      {"queries of an event",
+       [&] {
+         write_and_record();
+         while (cudaEventQuery(event_) != cudaSuccess) std::this_thread::yield();
+       }},
+  };
+  const std::vector<std::pair<const char*, std::function<void()>>> orders_nothing{
+      {"an event before the work",
+       [&] {
+         record(first_);
+         write(first_);
+         wait(second_);
+       }},
+      {"an event that the stream does not wait for", write_and_record},
+      {"a wait of the host for another stream",
+       [&] {
+         write(first_);
+         expect_ok(cudaStreamSynchronize(second_));
+       }},
+      {"a query that returns not ready",
+       [&] {
+         write(first_);
+         EXPECT_EQ(cudaStreamQuery(first_), cudaErrorNotReady);
+       }},
+  };
+  for (const bool is_ordered : {true, false}) {
+    for (const auto& [name, work] : is_ordered ? orders : orders_nothing) {
+      SCOPED_TRACE(name);
+      work();
+      cudaGetLastError();  // a query that was too early is not an error
+      write(second_);
+      EXPECT_EQ(races_.take().find(kRace) == std::string::npos, is_ordered);
+      expect_ok(cudaDeviceSynchronize());
+    }
   }
-}
-
-TEST_F(SimulationTest, AWaitOfTheHostForAnotherStreamOrdersNothing) {
-  write(first_);
-  expect_ok(cudaStreamSynchronize(second_));
-  write(second_);
-  EXPECT_THAT(races_.take(), HasSubstr("nothing orders the two"));
-}
-
-TEST_F(SimulationTest, AQueryThatReturnsNotReadyOrdersNothing) {
-  write(first_);
-  EXPECT_EQ(cudaStreamQuery(first_), cudaErrorNotReady);
-  cudaGetLastError();
-  write(second_);
-  EXPECT_THAT(races_.take(), HasSubstr("nothing orders the two"));
 }
 
 TEST_F(SimulationTest, CopiesIntoTheSamePageLockedMemoryCanRace) {
@@ -139,46 +138,42 @@ TEST_F(SimulationTest, AccessToUnallocatedMemoryIsReported) {
 }
 
 TEST_F(SimulationTest, ARaceEndsAStrictProgram) {
-  write(first_);
-  expect_ok(cudaStreamSynchronize(first_));
   EXPECT_DEATH(
       {
         function_of_simulation<void(bool)>("simulated_cuda_tolerate_races")(false);
-        expect_ok(cudaMemsetAsync(memory_, 1, kSize, first_));
-        expect_ok(cudaMemsetAsync(memory_, 1, kSize, second_));
+        write(first_);
+        write(second_);
       },
       "race: a memset on stream");
 }
 
 // ---- Races between LibTorch's operators
 
-void use_on_side_stream(bool records) {
-  const auto side = c10::cuda::getStreamFromPool();
-  {
-    auto tensor = torch::ones({1000}, torch::kCUDA);
-    c10::cuda::getCurrentCUDAStream().synchronize();
-    const c10::cuda::CUDAStreamGuard on_side(side);
-    const auto sum = tensor.sum();
-    if (records) tensor.record_stream(side);
+TEST_F(SimulationTest, RecordStreamPreventsTheRaceOfReusedMemory) {
+  for (const bool records : {false, true}) {
+    const auto side = c10::cuda::getStreamFromPool();
+    {
+      auto tensor = torch::ones({1000}, torch::kCUDA);
+      c10::cuda::getCurrentCUDAStream().synchronize();
+      const c10::cuda::CUDAStreamGuard on_side(side);
+      const auto sum = tensor.sum();
+      if (records) tensor.record_stream(side);
+    }
+    // Without record_stream, the allocator returns the same memory.
+    const auto next = torch::zeros({1000}, torch::kCUDA);
+    if (records) {
+      EXPECT_THAT(races_.take(), IsEmpty());
+    } else {
+      EXPECT_THAT(races_.take(),
+                  AllOf(HasSubstr("writes memory that aten::sum"), HasSubstr("reads")));
+    }
+    torch::cuda::synchronize();
   }
-  // The allocator returns the same memory.
-  const auto next = torch::zeros({1000}, torch::kCUDA);
-}
-
-TEST_F(SimulationTest, ReusedMemoryWithoutRecordStreamIsARace) {
-  use_on_side_stream(/*records=*/false);
-  EXPECT_THAT(races_.take(), AllOf(HasSubstr("writes memory that aten::sum"), HasSubstr("reads")));
-}
-
-TEST_F(SimulationTest, RecordStreamPreventsTheRace) {
-  use_on_side_stream(/*records=*/true);
-  EXPECT_THAT(races_.take(), IsEmpty());
 }
 
 TEST_F(SimulationTest, OperatorsOnTwoStreamsNeedAnEventToBeOrdered) {
   auto tensor = torch::ones({10}, torch::kCUDA);
-  const auto side = c10::cuda::getStreamFromPool();
-  const c10::cuda::CUDAStreamGuard on_side(side);
+  const c10::cuda::CUDAStreamGuard on_side(c10::cuda::getStreamFromPool());
   tensor.add_(1);
   EXPECT_THAT(races_.take(), HasSubstr("aten::add_.Tensor on stream"));
 }
