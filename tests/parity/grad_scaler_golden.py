@@ -9,6 +9,7 @@ Made with PyTorch 2.11.0. Each line is one case: its options; for each update, t
 (also "inf" and "nan"); and after each update the scale, the growth tracker and the parameter.
 """
 
+import contextlib
 import json
 import random
 import sys
@@ -55,5 +56,5 @@ def cases():
 
 
 if __name__ == "__main__":
-    with sys.stdout if sys.argv[1] == "-" else open(sys.argv[1], "w") as file:
+    with contextlib.nullcontext(sys.stdout) if sys.argv[1] == "-" else open(sys.argv[1], "w") as file:
         file.writelines(json.dumps(case) + "\n" for case in cases())

@@ -65,7 +65,7 @@ TEST(HandWrittenLoopTest, LossesAndWeightsAreBitIdentical) {
           const SmallRun run{model + optimizer + accumulation + variant};
           SCOPED_TRACE(run.name);
           const Outcome by_hand = train_by_hand(run);
-          const Outcome by_trainer = run.train();
+          const Outcome by_trainer = run.train(/*has_default_callbacks=*/true);
           EXPECT_EQ(by_hand.losses, by_trainer.losses);
           EXPECT_TRUE(bit_equal(by_hand.tensors, by_trainer.tensors));
           EXPECT_NE(by_hand.losses.front(), by_hand.losses.back());

@@ -10,6 +10,7 @@ Made with PyTorch 2.11.0. Each line is one case: the optimizer's options, the nu
 window, and for each update the mean loss before it, its number of evaluations, and the weights after it.
 """
 
+import contextlib
 import json
 import sys
 
@@ -64,7 +65,7 @@ def main():
         cases = [(ALL_OPTIONS[1], 1, checkpoint)]
     else:
         cases = [(options, window) for options in ALL_OPTIONS for window in (1, 2, 4)]
-    with sys.stdout if sys.argv[1].startswith("-") else open(sys.argv[1], "w") as file:
+    with contextlib.nullcontext(sys.stdout) if sys.argv[1].startswith("-") else open(sys.argv[1], "w") as file:
         for case in cases:
             line = {"torch": torch.__version__, "options": case[0], "window": case[1], "steps": run(*case)}
             file.write(json.dumps(line) + "\n")

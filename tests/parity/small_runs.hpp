@@ -76,12 +76,13 @@ struct SmallRun {
   static torch::Tensor inputs() { return sequence(kSamples * 64, 7).reshape({kSamples, 1, 8, 8}); }
   static torch::Tensor labels() { return torch::arange(kSamples) * 7 % 10; }
 
-  Outcome train() const {
+  Outcome train(bool has_default_callbacks = false) const {
     auto model = make_model();
     auto keep = std::make_shared<KeepLosses>();
     QuietTrainer trainer(
         model, torch::nn::CrossEntropyLoss(), make_optimizer(model),
-        {.callbacks = default_callbacks({keep}), .accelerator = {.device = "cpu"}});
+        {.callbacks = has_default_callbacks ? default_callbacks({keep}) : CallbackList{keep},
+         .accelerator = {.device = "cpu"}});
     TrainOptions options{.train_dataset = TensorDataset(inputs(), labels()),
                          .num_epochs = kEpochs,
                          .per_device_batch_size = kBatchSize,
