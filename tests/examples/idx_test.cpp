@@ -98,27 +98,38 @@ TEST_F(IdxTest, AMissingFileIsAnErrorThatNamesIt) {
   EXPECT_ERROR(load(), "train-labels-idx1-ubyte\" is not a file");
 }
 
-TEST_F(IdxTest, RefusesAWrongMagicNumber) {
-  write(kImages, labels);
-  EXPECT_ERROR(load(),
-               "train-images-idx3-ubyte\" begins with 0x00000801; an idx file of "
-               "3-dimensional bytes begins with 0x00000803");
-  write(kImages, "<html>no such page</html>");
-  EXPECT_ERROR(load(), "begins with 0x3c68746d");
-}
-
-TEST_F(IdxTest, RefusesATruncatedFile) {
-  write(kImages, images.substr(0, images.size() - 1));
-  EXPECT_ERROR(load(), "train-images-idx3-ubyte\" is truncated: it has 2351 of the 2352 bytes");
-  write(kImages, images.substr(0, 9));
-  EXPECT_ERROR(load(), "is truncated: its header has 9 of 16 bytes");
-  write(kImages, "");
-  EXPECT_ERROR(load(), "is truncated: its header has 0 of 16 bytes");
-}
-
-TEST_F(IdxTest, RefusesTrailingBytes) {
-  write(kLabels, labels + "x");
-  EXPECT_ERROR(load(), "train-labels-idx1-ubyte\" is longer than the 3 bytes that its header");
+TEST_F(IdxTest, RefusesInvalidFiles) {
+  const std::string many(2352, 'x');
+  struct Case {
+    std::string images, labels, message;
+  };
+  for (const auto& [new_images, new_labels, message] : std::vector<Case>{
+           {labels, labels,
+            "train-images-idx3-ubyte\" begins with 0x00000801; an idx file of "
+            "3-dimensional bytes begins with 0x00000803"},
+           {"<html>no such page</html>", labels, "begins with 0x3c68746d"},
+           {images.substr(0, images.size() - 1), labels,
+            "train-images-idx3-ubyte\" is truncated: it has 2351 of the 2352 bytes"},
+           {images.substr(0, 9), labels, "is truncated: its header has 9 of 16 bytes"},
+           {"", labels, "is truncated: its header has 0 of 16 bytes"},
+           {images, labels + "x",
+            "train-labels-idx1-ubyte\" is longer than the 3 bytes that its header"},
+           {images, idx_header({2}) + "\1\1", "train-images-idx3-ubyte\" has 3 images, but "},
+           {images, idx_header({2}) + "\1\1", "train-labels-idx1-ubyte\" has 2 labels"},
+           {idx_header({0, 28, 28}), idx_header({0}), "train-images-idx3-ubyte\" has no images"},
+           {idx_header({3, 14, 56}) + many, labels,
+            "contains images of shape [14, 56]; they must be 28 x 28"},
+           // The reader allocates only memory that the file fills.
+           {idx_header({0xffffffff, 28, 28}) + "x", labels,
+            "is truncated: it has 1 of the 3367254359280 bytes"},
+           {idx_header({0xffffffff, 0xffffffff, 0xffffffff}), labels,
+            "a size that no file can have"},
+           {images, idx_header({3}) + "\x01\x0a\x02",
+            "train-labels-idx1-ubyte\" has the label 10 for image 1; labels must be 0 to 9"}}) {
+    write(kImages, new_images);
+    write(kLabels, new_labels);
+    EXPECT_ERROR(load(), message);
+  }
 }
 
 TEST_F(IdxTest, RefusesADamagedGzip) {
@@ -128,35 +139,16 @@ TEST_F(IdxTest, RefusesADamagedGzip) {
     noise += static_cast<char>(x >> 24);
   }
   const std::string packed = gzip(noise);
-  std::filesystem::remove(folder / kImages);
-  const std::string name = std::string(kImages) + ".gz";
-
-  write(name, packed.substr(0, packed.size() / 2));
-  EXPECT_ERROR(load(), "train-images-idx3-ubyte.gz\" is truncated: its gzip data end early");
-  write(name, packed.substr(0, packed.size() - 2));
-  EXPECT_ERROR(load(), "is truncated: its gzip data end early");
   std::string flipped = packed;
   flipped[flipped.size() / 2] ^= 0x10;
-  write(name, flipped);
-  EXPECT_ERROR(load(), "train-images-idx3-ubyte.gz\" cannot be read: ");
-}
-
-TEST_F(IdxTest, RefusesCountsThatDoNotFit) {
-  write(kLabels, idx_header({2}) + std::string(2, '\x01'));
-  EXPECT_ERROR(load(), "train-images-idx3-ubyte\" has 3 images, but ");
-  EXPECT_ERROR(load(), "train-labels-idx1-ubyte\" has 2 labels");
-  write(kImages, idx_header({0, 28, 28}));
-  write(kLabels, idx_header({0}));
-  EXPECT_ERROR(load(), "train-images-idx3-ubyte\" has no images");
-  write(kImages, idx_header({3, 14, 56}) + std::string(2352, 'x'));
-  EXPECT_ERROR(load(), "contains images of shape [14, 56]; they must be 28 x 28");
-}
-
-TEST_F(IdxTest, AllocatesOnlyMemoryThatTheFileFills) {
-  write(kImages, idx_header({0xffffffff, 28, 28}) + "x");
-  EXPECT_ERROR(load(), "is truncated: it has 1 of the 3367254359280 bytes");
-  write(kImages, idx_header({0xffffffff, 0xffffffff, 0xffffffff}));
-  EXPECT_ERROR(load(), "a size that no file can have");
+  std::filesystem::remove(folder / kImages);
+  for (const auto& [bytes, message] : std::vector<std::pair<std::string, std::string>>{
+           {packed.substr(0, packed.size() / 2), "is truncated: its gzip data end early"},
+           {packed.substr(0, packed.size() - 2), "is truncated: its gzip data end early"},
+           {flipped, "cannot be read: "}}) {
+    write(std::string(kImages) + ".gz", bytes);
+    EXPECT_ERROR(load(), "train-images-idx3-ubyte.gz\" " + message);
+  }
 }
 
 // The header of a small file can claim images of any size, and compressed data can expand to that
@@ -165,13 +157,6 @@ TEST_F(IdxTest, RefusesAnotherImageSizeBeforeItUnpacksTheImages) {
   write(std::string(kImages) + ".gz", gzip(idx_header({3, 1000, 1000})));
   std::filesystem::remove(folder / kImages);
   EXPECT_ERROR(load_split(folder.path(), "train"), "they must be 28 x 28");
-}
-
-TEST_F(IdxTest, RefusesALabelOutOfRange) {
-  write(kLabels, idx_header({3}) + "\x01\x0a\x02");
-  EXPECT_ERROR(load(),
-               "train-labels-idx1-ubyte\" has the label 10 for image 1; labels must be 0 "
-               "to 9");
 }
 
 }  // namespace

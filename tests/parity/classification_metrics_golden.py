@@ -1,30 +1,10 @@
 #!/usr/bin/env python3
-"""Writes values of torchmetrics' classification metrics for classification_metrics_golden_test.cpp.
-
-    classification_metrics_golden.py FILE           the golden values
-    classification_metrics_golden.py --random SEED  other inputs, to the standard output
-
-Needs torchmetrics 1.9.0; prints {"missing": REASON} without it. Writes one JSON object per line: the versions; then
-the inputs, each with its batches; then the cases: a metric, its options, its input, and the value over all batches
-(null for NaN).
-"""
-
-import json
-import sys
+"""Writes values of torchmetrics' classification metrics for metrics_golden_test.cpp, as in torchmetrics_golden.py."""
 
 import torch
-
-try:
-    import torchmetrics
-    from torchmetrics import classification as tm
-    from torchmetrics.segmentation import DiceScore
-except ImportError as error:
-    print(json.dumps({"missing": str(error)}))
-    sys.exit(0)
-
-# By default, torchmetrics divides in single precision; the values are compared in double precision.
-torch.set_default_dtype(torch.float64)
-torch.Tensor.float = torch.Tensor.double
+import torchmetrics_golden
+from torchmetrics import classification as tm
+from torchmetrics.segmentation import DiceScore
 
 AVERAGES = ["micro", "macro", "weighted", "none"]
 NORMALIZE = {"none": None, "labels": "true", "predictions": "pred", "all": "all"}
@@ -153,7 +133,7 @@ def cases(num_classes, ignore_index, threshold, has_distinct_scores):
         yield "recall", options, tm.MulticlassRecall(average=average, **multiclass)
         for beta in [1.0, 0.5]:
             f_beta = tm.MulticlassFBetaScore(beta, average=average, **multiclass)
-            yield "f_beta", {**options, "beta": beta}, f_beta
+            yield "f-beta", {**options, "beta": beta}, f_beta
         yield "iou", options, tm.MulticlassJaccardIndex(average=average, **multiclass)
         # torchmetrics does not exclude an ignored class.
         if ignore_index is None or ignore_index < 0:
@@ -163,10 +143,10 @@ def cases(num_classes, ignore_index, threshold, has_distinct_scores):
                    tm.MulticlassAccuracy(average=average, top_k=top_k, **multiclass))
     for name, normalize in NORMALIZE.items():
         matrix = tm.MulticlassConfusionMatrix(normalize=normalize, **multiclass)
-        yield "confusion_matrix", {"normalize": name}, matrix
+        yield "confusion-matrix", {"normalize": name}, matrix
     for weights in ["none", "linear", "quadratic"]:
-        yield "cohen_kappa", {"weights": weights}, tm.MulticlassCohenKappa(weights=weights, **multiclass)
-    yield "matthews_corr_coef", {}, tm.MulticlassMatthewsCorrCoef(**multiclass)
+        yield "cohen-kappa", {"weights": weights}, tm.MulticlassCohenKappa(weights=weights, **multiclass)
+    yield "matthews-corr-coef", {}, tm.MulticlassMatthewsCorrCoef(**multiclass)
     if threshold is not None:
         # torchmetrics needs probabilities.
         binary_options = {"threshold": threshold or 0.5, **common}
@@ -174,12 +154,12 @@ def cases(num_classes, ignore_index, threshold, has_distinct_scores):
         yield "accuracy", options, tm.BinaryAccuracy(**binary_options)
         yield "precision", options, tm.BinaryPrecision(**binary_options)
         yield "recall", options, tm.BinaryRecall(**binary_options)
-        yield "f_beta", {**options, "beta": 2.0}, tm.BinaryFBetaScore(2.0, **binary_options)
+        yield "f-beta", {**options, "beta": 2.0}, tm.BinaryFBetaScore(2.0, **binary_options)
         yield "iou", options, tm.BinaryJaccardIndex(**binary_options)
         matrix = tm.BinaryConfusionMatrix(normalize="true", **binary_options)
-        yield "confusion_matrix", {"normalize": "labels"}, matrix
-        yield "cohen_kappa", {"weights": "none"}, tm.BinaryCohenKappa(**binary_options)
-        yield "matthews_corr_coef", {}, tm.BinaryMatthewsCorrCoef(**binary_options)
+        yield "confusion-matrix", {"normalize": "labels"}, matrix
+        yield "cohen-kappa", {"weights": "none"}, tm.BinaryCohenKappa(**binary_options)
+        yield "matthews-corr-coef", {}, tm.BinaryMatthewsCorrCoef(**binary_options)
 
 
 def value_of(metric, batches, threshold):
@@ -192,43 +172,15 @@ def value_of(metric, batches, threshold):
     return metric.compute()
 
 
-def as_json(tensor):
-    values = [None if value != value else value for value in tensor.flatten().tolist()]
-    return {"shape": list(tensor.shape), "is_float": tensor.is_floating_point(), "values": values}
-
-
-def write(file, all_inputs):
-    def line(**fields):
-        print(json.dumps(fields, separators=(",", ":")), file=file)
-
-    line(torch=torch.__version__, torchmetrics=torchmetrics.__version__)
-    for name, (_, batches, _, _) in all_inputs.items():
-        line(input=name, batches=[{"outputs": as_json(outputs), "targets": as_json(targets)}
-                                  for outputs, targets in batches])
-    for name, (num_classes, batches, ignore_index, threshold) in all_inputs.items():
-        has_distinct_scores = "no ties" in name
-        for metric, options, theirs in cases(num_classes, ignore_index, threshold, has_distinct_scores):
-            value = value_of(theirs, batches, threshold)
-            options = {"num_classes": num_classes, **options}
-            if ignore_index is not None:
-                options["ignore_index"] = ignore_index
-            if threshold is not None:
-                options["threshold"] = threshold
-            # With few counts, the Matthews coefficient contains a single-precision epsilon.
-            tolerance = 1e-6 if value.dtype == torch.float32 else 1e-12
-            line(metric=metric, options=options, of=name, tolerance=tolerance, expected=as_json(value))
-
-
-def main():
-    if sys.argv[1] == "--random":
-        torch.manual_seed(int(sys.argv[2]))
-        write(sys.stdout, random_inputs())
-        return
-    torch.manual_seed(8)
-    with open(sys.argv[1], "w") as file:
-        write(file, inputs())
-    print("torch", torch.__version__, "torchmetrics", torchmetrics.__version__)
+def groups(seed):
+    torch.manual_seed(8 if seed is None else seed)
+    for name, (num_classes, batches, ignore_index, threshold) in (inputs() if seed is None else random_inputs()).items():
+        common = {"num_classes": num_classes, "ignore_index": ignore_index, "threshold": threshold}
+        common = {key: value for key, value in common.items() if value is not None}
+        yield torchmetrics_golden.group(name, batches, (
+            torchmetrics_golden.case(metric, {**common, **options}, value_of(theirs, batches, threshold))
+            for metric, options, theirs in cases(num_classes, ignore_index, threshold, "no ties" in name)))
 
 
 if __name__ == "__main__":
-    main()
+    torchmetrics_golden.main(groups)

@@ -9,8 +9,8 @@ Made with PyTorch 2.11.0. Each line is one case: its options; for each update, t
 (also "inf" and "nan"); and after each update the scale, the growth tracker and the parameter.
 """
 
+import contextlib
 import json
-import pathlib
 import random
 import sys
 
@@ -34,9 +34,8 @@ def run(options, gradients):
     return steps
 
 
-def main():
+def cases():
     generator = random.Random(0)
-    cases = []
     for options in [
         {},
         {"init_scale": 8.0, "growth_interval": 2},
@@ -49,19 +48,13 @@ def main():
             for _ in range(40):
                 gradient = [generator.uniform(-1, 1) for _ in range(3)]
                 if generator.random() < bad_share:
-                    gradient[generator.randrange(3)] = generator.choice(
-                        [float("inf"), float("-inf"), float("nan")])
+                    gradient[generator.randrange(3)] = generator.choice([float("inf"), float("-inf"), float("nan")])
                 gradients.append(gradient)
-            as_text = [[value if abs(value) < 2 else str(value) for value in gradient]
-                       for gradient in gradients]
-            cases.append({"torch": torch.__version__, "options": options, "gradients": as_text,
-                          "steps": run(options, gradients)})
-    text = "".join(json.dumps(case) + "\n" for case in cases)
-    if sys.argv[1] == "-":
-        print(text, end="")
-    else:
-        pathlib.Path(sys.argv[1]).write_text(text)
+            as_text = [[value if abs(value) < 2 else str(value) for value in gradient] for gradient in gradients]
+            yield {"torch": torch.__version__, "options": options, "gradients": as_text,
+                   "steps": run(options, gradients)}
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.nullcontext(sys.stdout) if sys.argv[1] == "-" else open(sys.argv[1], "w") as file:
+        file.writelines(json.dumps(case) + "\n" for case in cases())

@@ -63,7 +63,7 @@ def train(model_name, optimizer_name, path, starts):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    sums = {name: tensor.double().sum().item() for name, tensor in model.state_dict().items()}
+    sums = [tensor.double().sum().item() for tensor in model.state_dict().values()]
     return {"losses": losses[-UPDATES_AFTER:], "sums": sums}
 
 

@@ -10,8 +10,8 @@ Made with PyTorch 2.11.0. Each line is one case: the optimizer's options, the nu
 window, and for each update the mean loss before it, its number of evaluations, and the weights after it.
 """
 
+import contextlib
 import json
-import pathlib
 import sys
 
 import torch
@@ -62,19 +62,13 @@ ALL_OPTIONS = [
 def main():
     if sys.argv[1] == "--continue":
         checkpoint = torch.load(sys.argv[2], weights_only=True)
-        steps = run(ALL_OPTIONS[1], 1, checkpoint)
-        print(json.dumps({"options": ALL_OPTIONS[1], "window": 1, "steps": steps}))
-        return
-    cases = []
-    for options in ALL_OPTIONS:
-        for window in [1, 2, 4]:
-            cases.append({"torch": torch.__version__, "options": options, "window": window,
-                          "steps": run(options, window)})
-    text = "".join(json.dumps(case) + "\n" for case in cases)
-    if sys.argv[1] == "-":
-        sys.stdout.write(text)
+        cases = [(ALL_OPTIONS[1], 1, checkpoint)]
     else:
-        pathlib.Path(sys.argv[1]).write_text(text)
+        cases = [(options, window) for options in ALL_OPTIONS for window in (1, 2, 4)]
+    with contextlib.nullcontext(sys.stdout) if sys.argv[1].startswith("-") else open(sys.argv[1], "w") as file:
+        for case in cases:
+            line = {"torch": torch.__version__, "options": case[0], "window": case[1], "steps": run(*case)}
+            file.write(json.dumps(line) + "\n")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
-#include <sstream>
-
-#include "support/python_peer.hpp"
+#include "parity/golden.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
@@ -43,7 +38,7 @@ class Regression : public QuietTrainer, private SingleThread {
 
 /// A linear model in double precision, trained with the options of an entry of the file.
 struct Case {
-  explicit Case(const nlohmann::json& golden) : window(golden.at("window").get<int64_t>()) {
+  explicit Case(const parity::Json& golden) : window(golden.at("window").get<int64_t>()) {
     const auto& given = golden.at("options");
     linear->to(torch::kDouble);
     const torch::NoGradGuard no_grad;
@@ -70,7 +65,7 @@ struct Case {
                     .train_dataloader_options = {.shuffle = false}});
   }
 
-  void expect_trained_as(const nlohmann::json& golden, double tolerance) const {
+  void expect_trained_as(const parity::Json& golden, double tolerance) const {
     const auto& steps = golden.at("steps");
     ASSERT_EQ(trainer->weights.size(), steps.size());
     for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -94,44 +89,33 @@ struct Case {
   std::unique_ptr<Regression> trainer;
 };
 
-void expect_steps(std::istream& file, double tolerance) {
-  std::string line;
-  int num_cases = 0;
-  while (std::getline(file, line)) {
-    const auto golden = nlohmann::json::parse(line);
+void expect_steps(const std::vector<parity::Json>& lines, double tolerance) {
+  for (const auto& golden : lines) {
     SCOPED_TRACE(c10::str(golden.at("options").dump(), ", window ", golden.at("window").dump()));
     Case one(golden);
     one.train();
     one.expect_trained_as(golden, tolerance);
-    ++num_cases;
   }
-  EXPECT_EQ(num_cases, 6);
+  EXPECT_EQ(lines.size(), 6U);
 }
 
-TEST(LbfgsGoldenTest, UpdatesEqualPython) {
-  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "lbfgs_golden.jsonl");
-  expect_steps(file, 1e-9);
-}
+TEST(LbfgsGoldenTest, UpdatesEqualPython) { expect_steps(parity::golden_lines("lbfgs"), 1e-9); }
 
 TEST(LbfgsGoldenTest, UpdatesEqualPythonOnThisMachine) {
   SKIP_WITHOUT_PYTHON();
-  std::istringstream steps(run_python("lbfgs_golden.py", {"-"}));
-  expect_steps(steps, 1e-12);
+  expect_steps(parity::lines_from_python("lbfgs", {"-"}), 1e-12);
 }
 
 TEST(LbfgsGoldenTest, PythonContinuesFromACheckpoint) {
   SKIP_WITHOUT_PYTHON();
   const TemporaryFolder folder;
-  std::ifstream file(std::filesystem::path(__FILE__).parent_path() / "lbfgs_golden.jsonl");
-  std::string line;
-  for (int i = 0; i < 4; ++i) std::getline(file, line);  // the first case with a line search
-  Case one(nlohmann::json::parse(line));
+  Case one(parity::golden_lines("lbfgs").at(3));  // the first case with a line search
   one.train();
   one.trainer->save_checkpoint(folder / "x.pt");
-  const auto golden = nlohmann::json::parse(
-      run_python("lbfgs_golden.py", {"--continue", (folder / "x.pt").string()}));
+  const auto golden =
+      parity::lines_from_python("lbfgs", {"--continue", (folder / "x.pt").string()});
   one.train();
-  one.expect_trained_as(golden, 1e-9);
+  one.expect_trained_as(golden.at(0), 1e-9);
 }
 
 }  // namespace

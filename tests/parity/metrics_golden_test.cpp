@@ -1,0 +1,91 @@
+// Compares the metrics with torchmetrics.
+//
+// Golden files: in tests/parity, for X = classification_metrics and X = regression_metrics:
+//               python X_golden.py X_golden.jsonl
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <map>
+#include <memory>
+
+#include "linkboy/metrics/mean.hpp"
+#include "linkboy/metrics/metric_factory.hpp"
+#include "parity/golden.hpp"
+
+namespace linkboy::testing::metrics_golden_test {
+namespace {
+
+using parity::Json;
+
+torch::Tensor to_tensor(const Json& value) {
+  if (value.is_null()) return {};
+  static const std::map<std::string, at::ScalarType> dtypes{{"int64", torch::kLong},
+                                                            {"float32", torch::kFloat},
+                                                            {"bfloat16", torch::kBFloat16},
+                                                            {"float64", torch::kDouble}};
+  return parity::tensor_of(value["data"], dtypes.at(value["dtype"]))
+      .reshape(value["shape"].get<std::vector<int64_t>>());
+}
+
+std::shared_ptr<Metric> make(const std::string& name, const Json& options) {
+  if (name == "mean") {
+    return std::make_shared<MeanMetric>(MeanMetricOptions{.ignore_nan = options["ignore_nan"]});
+  }
+  TextSettings settings;
+  for (const auto& [key, value] : options.items()) {
+    settings.emplace_back(key, value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  return make_metric(name, settings);
+}
+
+/// Checks each case of a golden file and returns the number of cases of each metric.
+std::map<std::string, int> check(const std::vector<Json>& lines) {
+  std::map<std::string, int> num_cases;
+  for (const auto& group : lines) {
+    if (!group.contains("cases")) continue;  // the versions
+    for (const auto& golden : group["cases"]) {
+      SCOPED_TRACE(golden.dump() + ", " + group["title"].get<std::string>());
+      const auto metric = make(golden["metric"], golden["options"]);
+      for (const auto& batch : group["batches"]) {
+        metric->update(to_tensor(batch["outputs"]), to_tensor(batch["targets"]));
+      }
+      const auto value = metric->compute();
+      const auto expected = to_tensor(golden["value"]);
+      EXPECT_EQ(value.sizes(), expected.sizes());
+      EXPECT_TRUE(torch::allclose(value, expected, 1e-12, golden["tolerance"].get<double>(),
+                                  /*equal_nan=*/true))
+          << value << "\nbut torchmetrics has\n"
+          << expected;
+      ++num_cases[golden["metric"]];
+    }
+  }
+  return num_cases;
+}
+
+TEST(MetricsGoldenTest, ValuesEqualTorchmetrics) {
+  for (const auto& [golden, expected] :
+       {std::pair("classification_metrics", 1024), {"regression_metrics", 717}}) {
+    const auto lines = parity::golden_lines(golden);
+    ASSERT_EQ(lines.at(0)["torchmetrics"], "1.9.0");
+    int sum = 0;
+    for (const auto& [name, count] : check(lines)) sum += count;
+    EXPECT_EQ(sum, expected);
+  }
+}
+
+TEST(MetricsGoldenTest, ValuesOfRandomInputsEqualTorchmetrics) {
+  SKIP_WITHOUT_PYTHON();
+  for (const auto& [golden, num_metrics] :
+       {std::pair("classification_metrics", 9U), {"regression_metrics", 7U}}) {
+    for (const char* seed : {"1", "2", "3"}) {
+      SCOPED_TRACE(seed);
+      const auto lines = parity::lines_from_python(golden, {"--random", seed});
+      SKIP_IF_MISSING(lines.at(0));
+      EXPECT_EQ(check(lines).size(), num_metrics);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace linkboy::testing::metrics_golden_test
