@@ -12,9 +12,8 @@ file(GLOB_RECURSE headers RELATIVE "${WORK}/moved here/include" "${WORK}/moved h
 set(warnings -Werror -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wold-style-cast)
 run_with_pkg_config("${pc_folder}" "${headers}" ${warnings})
 
-find_program(clang NAMES clang++ clang++-14 clang++-15 clang++-16 clang++-17 clang++-18 clang++-19)
-if(clang)
-  run(works "${clang}" ${compile_flags} ${warnings} -Wdocumentation -fsyntax-only "${WORK}/program.cpp")
+if(CLANG)
+  run(works "${CLANG}" ${compile_flags} ${warnings} -Wdocumentation -fsyntax-only "${WORK}/program.cpp")
 else()
   message(STATUS "not checked with clang++, which was not found")
 endif()

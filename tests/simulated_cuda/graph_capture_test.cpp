@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 struct GraphCaptureTest : SimulationTest {
-  /// Calls `work` during a capture of the first stream. Returns the result of the end of the capture.
+  /// Calls `work` during a capture of the first stream. Returns the result of its end.
   cudaError_t capture(const std::function<void()>& work,
                       cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) {
     expect_ok(cudaStreamBeginCapture(first_, mode));

@@ -275,8 +275,8 @@ class HostCall {
           false, "simulated device: ", op_.operator_name(),
           " has no kernel for the CPU and needs one here: ", error.what_without_backtrace());
     } catch (const c10::Error&) {
-      // Some arguments, such as probabilities, must not all be zero. If the call itself is wrong, the
-      // second run throws, too.
+      // Some arguments, such as probabilities, must not all be zero. If the call itself is wrong,
+      // the second run throws, too.
       computed = filled = fill(1);
       op_.redispatchBoxed(kCpu, &computed);
     }
