@@ -1,5 +1,5 @@
 // Tests of AUROC and AveragePrecision with invalid and unusual inputs.
-// parity/regression_metrics_golden_test.cpp compares their values with torchmetrics.
+// parity/metrics_golden_test.cpp compares their values with torchmetrics.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
