@@ -26,7 +26,7 @@ struct BatchNormNet : torch::nn::Module {
 /// ranks.
 std::shared_ptr<BatchNormNet> train(AcceleratorOptions accelerator, CallbackList callbacks,
                                     int64_t num_batches = 6) {
-  auto net = std::make_shared<BatchNormNet>();
+  const auto net = std::make_shared<BatchNormNet>();
   auto options = run_of({.updates_per_epoch = num_batches, .num_epochs = 3});
   options.gradient_accumulation_steps = 2;
   if (accelerator.process_group) options.per_device_batch_size *= num_ranks();

@@ -6,6 +6,7 @@
 #include "linkboy/schedulers/cosine_scheduler.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
+#include "support/matchers.hpp"
 
 namespace linkboy::testing::data_parallel_test {
 namespace {
@@ -61,8 +62,7 @@ TEST(DataParallelTest, RegisteredModulesStartFromRank0) {
 
 TEST(DataParallelTest, ARunAfterAFailedBackwardPassStartsFresh) {
   /// Throws in the backward pass, while the gradients of later layers are being sent.
-  class Throwing : public torch::autograd::Function<Throwing> {
-   public:
+  struct Throwing : torch::autograd::Function<Throwing> {
     static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& input) {
       return input.clone();
     }
@@ -71,12 +71,10 @@ TEST(DataParallelTest, ARunAfterAFailedBackwardPassStartsFresh) {
       throw std::runtime_error("no gradient");
     }
   };
-  class ThrowsInBackward : public QuietTrainer {
-   public:
+  struct ThrowsInBackward : QuietTrainer {
     using QuietTrainer::QuietTrainer;
     bool throws = false;
 
-   protected:
     StepOutput calculate_train_batch_loss(const Batch& batch) override {
       const auto layers = model().module()->children();
       auto hidden = layers[0]->as<torch::nn::Linear>()->forward(batch.input());
@@ -149,11 +147,8 @@ TEST(DataParallelTest, UnevenDataNeitherHangsNorIsCountedTwice) {
 }
 
 TEST(DataParallelTest, DifferencesBetweenRanksAreErrorsAtStartUp) {
-  struct Case {
-    std::function<void(RankToy&, TrainOptions&)> change;  // on rank 1
-    std::string message;
-  };
-  const std::vector<Case> cases{
+  using Change = std::function<void(RankToy&, TrainOptions&)>;  // on rank 1
+  const std::vector<std::pair<Change, std::string>> cases{
       {[](RankToy&, TrainOptions& run) { run.train_dataset = toy_data(33); },
        "train_dataset.size() = 33, but rank 0 has train_dataset.size() = 32"},
       {[](RankToy&, TrainOptions& run) { run.eval_dataset = {}; },
@@ -204,10 +199,6 @@ TEST(DataParallelTest, ARunResumesOnTheSameOrAnotherNumberOfRanks) {
   options.gradient_accumulation_steps = 2;
   RankToy whole(together());
   whole.trainer.train(options);
-  const auto losses_of = [](RankToy& toy) {
-    return toy.trainer.run_history().get_metric_values("train_loss_epoch");
-  };
-
   const auto save = [&](Trainer& trainer) { trainer.save_training_state(folder / "state"); };
   RankToy first(together(), {std::make_shared<AtUpdate>(4, save)});  // in the second epoch
   first.trainer.train(options);
@@ -215,7 +206,7 @@ TEST(DataParallelTest, ARunResumesOnTheSameOrAnotherNumberOfRanks) {
   RankToy second(together());
   second.trainer.train(options);
   EXPECT_TRUE(bit_equal(second.parameters(), whole.parameters()));
-  EXPECT_EQ(losses_of(second), losses_of(whole));
+  EXPECT_EQ(second.values("train_loss_epoch"), whole.values("train_loss_epoch"));
 
   options.per_device_batch_size *= num_ranks();
   RankToy single(alone());
@@ -223,10 +214,8 @@ TEST(DataParallelTest, ARunResumesOnTheSameOrAnotherNumberOfRanks) {
   expect_close(single.parameters(), whole.parameters(), 1e-5);
   // The second epoch's loss includes the micro-steps that all ranks made before the state was
   // saved.
-  const auto losses = losses_of(single);
-  const auto expected = losses_of(whole);
-  ASSERT_EQ(losses.size(), expected.size());
-  for (std::size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-5) << i;
+  EXPECT_THAT(single.values("train_loss_epoch"),
+              ::testing::Pointwise(::testing::DoubleNear(1e-5), whole.values("train_loss_epoch")));
 
   options.per_device_batch_size /= num_ranks();
   options.gradient_accumulation_steps *= num_ranks();

@@ -39,8 +39,9 @@ struct RankEngine {
   Engine& engine = parts.engine;
 };
 
-TEST(EngineRanksTest, TrainsLikeOneProcessWithAllSamples) {
-  const Accelerator world(together());
+using EngineRanksTest = GroupTest;
+
+TEST_F(EngineRanksTest, TrainsLikeOneProcessWithAllSamples) {
   RankEngine ranks(together());
   RankEngine one(alone(), loader(2 * num_ranks()));
   for (RankEngine* each : {&ranks, &one}) {
@@ -48,20 +49,18 @@ TEST(EngineRanksTest, TrainsLikeOneProcessWithAllSamples) {
     EXPECT_EQ(each->engine.num_updates(), kNumUpdates);
     EXPECT_EQ(each->engine.run_config().max_num_updates, kNumUpdates);
   }
-  EXPECT_TRUE(same_on_all_ranks(world, ranks.model->parameters()));
+  EXPECT_TRUE(same_on_all_ranks(accelerator, ranks.model->parameters()));
   expect_close(ranks.model->parameters(), one.model->parameters(), 1e-5);
 }
 
-TEST(EngineRanksTest, EvaluatesEachSampleOnce) {
-  const Accelerator world(together());
+TEST_F(EngineRanksTest, EvaluatesEachSampleOnce) {
   RankEngine ranks(together());
   int64_t num_samples = 0;
   for (const Batch& batch : ranks.parts.eval_loader->batches(1)) num_samples += batch.size();
-  EXPECT_EQ(world.reduce(torch::tensor({num_samples})).item<int64_t>(), 5);
+  EXPECT_EQ(accelerator.reduce(torch::tensor({num_samples})).item<int64_t>(), 5);
 }
 
-TEST(EngineRanksTest, AllRanksEvaluateWithTheStatisticsOfRank0) {
-  const Accelerator world(together());
+TEST_F(EngineRanksTest, AllRanksEvaluateWithTheStatisticsOfRank0) {
   torch::nn::Sequential model(torch::nn::BatchNorm1d(4));
   auto parts = initialize(model, std::make_shared<torch::optim::SGD>(model->parameters(), 0.1), {},
                           loader(), nullptr, {}, {.accelerator = together()});
@@ -71,11 +70,10 @@ TEST(EngineRanksTest, AllRanksEvaluateWithTheStatisticsOfRank0) {
     parts.engine.step();
   }
   parts.engine.eval();
-  EXPECT_TRUE(same_on_all_ranks(world, model->buffers()));
+  EXPECT_TRUE(same_on_all_ranks(accelerator, model->buffers()));
 }
 
-TEST(EngineRanksTest, AStateUnderLocalSgdContainsTheWeightsOfEachRank) {
-  const Accelerator world(together());
+TEST_F(EngineRanksTest, AStateUnderLocalSgdContainsTheWeightsOfEachRank) {
   const auto local = together({.local_sgd_interval = 1000});
   RankEngine trained(local);
   trained.train();
@@ -83,12 +81,11 @@ TEST(EngineRanksTest, AStateUnderLocalSgdContainsTheWeightsOfEachRank) {
   RankEngine resumed(local);
   resumed.engine.load_state_dict(state);
   EXPECT_TRUE(bit_equal(resumed.model->parameters(), trained.model->parameters()));
-  EXPECT_EQ(same_on_all_ranks(world, trained.model->parameters()), num_ranks() == 1);
+  EXPECT_EQ(same_on_all_ranks(accelerator, trained.model->parameters()), num_ranks() == 1);
 }
 
-TEST(EngineRanksTest, OptionsThatDifferBetweenRanksAreAnError) {
-  const Accelerator world(together());
-  const bool is_main = this_rank() == 0;
+TEST_F(EngineRanksTest, OptionsThatDifferBetweenRanksAreAnError) {
+  const bool is_main = rank == 0;
   EXPECT_ERROR(RankEngine(together(), loader(), /*accumulation_steps=*/is_main ? 2 : 1),
                "gradient_accumulation_steps = ");
   EXPECT_ERROR(RankEngine(together(), loader(is_main ? 2 : 1)), "batches per epoch = ");

@@ -125,16 +125,15 @@ class FaultTest(programs.ProgramTest):
                                 self.options(**{**changes, **(change or {}).get(rank, {})}), folder)
                 for rank in range(size)]
 
-    def start_endless(self, size, updates, timeout, folder="."):
-        """Starts ranks that train until they are stopped, and waits for this number of updates."""
+    def start_endless(self, size, timeout, folder="."):
+        """Starts ranks that train until they are stopped, and waits for some updates."""
         processes = self.start_ranks(size, folder, distributed__timeout=f"{timeout}s", **self.ENDLESS)
-        self.wait_for_update(updates, processes, folder)
+        self.wait_for_update(150, processes, folder)
         return processes
 
     def end_well(self, processes):
         ended = self.end(*processes)
-        for one in ended:
-            self.assertEqual((one.status, one.error), (0, ""), one)
+        self.assertEqual({(one.status, one.error) for one in ended}, {(0, "")}, ended)
         return ended
 
     def assert_error(self, ended, rank, *texts):
@@ -166,11 +165,25 @@ class FaultTest(programs.ProgramTest):
     def weights(self, folder):
         return (self.path / folder / "output" / "final.pt").read_bytes()
 
-    def assert_names(self, victim, processes, seconds):
-        others = [rank for rank in range(len(processes)) if rank != victim]
-        for rank, ended in zip(others, self.end(*[processes[rank] for rank in others], seconds=seconds)):
-            self.assert_error(ended, rank)
-            self.assertRegex(ended.error, rf"failed: rank {victim}\b[^.]* is lost")
+    def check_victims(self, act, size, victims, timeout, named_after=None):
+        """Calls `act` with one rank's process. The others must name this rank, by default after the timeout."""
+        for victim in victims:
+            with self.subTest(victim=victim):
+                processes = self.start_endless(size, timeout, folder=f"victim{victim}")
+                act(processes[victim])
+                others = [rank for rank in range(size) if rank != victim]
+                seconds = (timeout if named_after is None else named_after) + SLACK
+                for rank, ended in zip(others, self.end(*[processes[rank] for rank in others], seconds=seconds)):
+                    self.assert_error(ended, rank)
+                    self.assertRegex(ended.error, rf"failed: rank {victim}\b[^.]* is lost")
+
+
+def kill(process):
+    process.kill()
+
+
+def stop(process):
+    process.send_signal(signal.SIGSTOP)
 
 
 class LaunchTest(FaultTest):
@@ -243,55 +256,35 @@ class LaunchTest(FaultTest):
 
 class LostRankTest(FaultTest):
     def test_a_killed_rank_is_named_by_all_others(self):
-        for victim in (1, 2, 0):
-            with self.subTest(victim=victim):
-                processes = self.start_endless(3, updates=150, timeout=10, folder=f"victim{victim}")
-                processes[victim].kill()
-                self.assert_names(victim, processes, 10 + SLACK)
+        self.check_victims(kill, 3, victims=(1, 2, 0), timeout=10)
 
     def test_a_killed_rank_is_named_by_ranks_that_are_not_its_neighbours(self):
         # Rank 1 may notice the loss only after ranks 0 and 2 have ended because of it.
-        processes = self.start_endless(4, updates=20, timeout=10)
-        processes[3].kill()
-        self.assert_names(3, processes, 10 + SLACK)
+        self.check_victims(kill, 4, victims=(3,), timeout=10)
 
     # TCPStore's clients do not have a timeout for an answer of rank 0.
     def test_a_stopped_rank_is_named_after_the_timeout(self):
-        for victim in (2, 0):
-            with self.subTest(victim=victim):
-                processes = self.start_endless(3, updates=150, timeout=3, folder=f"victim{victim}")
-                processes[victim].send_signal(signal.SIGSTOP)
-                self.assert_names(victim, processes, 3 + SLACK)
-                self.assertIsNone(processes[victim].poll())
+        self.check_victims(stop, 3, victims=(2, 0), timeout=3)
 
 
 class SharedMemoryFaultTest(FaultTest):
     """Two ranks on one host that average gradients through shared memory."""
 
-    def start_two(self, timeout, folder="."):
-        processes = self.start_endless(2, updates=150, timeout=timeout, folder=folder)
+    def start_endless(self, *arguments, **options):
+        processes = super().start_endless(*arguments, **options)
         for process in processes:  # for the gradients and the stop agreement
             self.assertEqual(len(shared_memory_of(process)), 2)
         return processes
 
     def test_a_killed_rank_is_named_immediately(self):
-        for victim in (1, 0):
-            with self.subTest(victim=victim):
-                processes = self.start_two(timeout=60, folder=f"victim{victim}")
-                processes[victim].kill()
-                self.assert_names(victim, processes, SLACK)
+        self.check_victims(kill, 2, victims=(1, 0), timeout=60, named_after=0)
 
     def test_a_stopped_rank_is_named_after_the_timeout(self):
-        for victim in (1, 0):
-            with self.subTest(victim=victim):
-                processes = self.start_two(timeout=3, folder=f"victim{victim}")
-                processes[victim].send_signal(signal.SIGSTOP)
-                self.assert_names(victim, processes, 3 + SLACK)
-                self.assertIsNone(processes[victim].poll())
+        self.check_victims(stop, 2, victims=(1, 0), timeout=3)
 
     def test_the_others_wait_for_a_rank_that_continues_within_the_timeout(self):
-        processes = self.start_two(timeout=30)
-        processes[1].send_signal(signal.SIGSTOP)
+        processes = self.start_endless(2, timeout=30)
+        stop(processes[1])
         time.sleep(3)  # longer than the 2 s after which a silent rank counts as lost
         processes[1].send_signal(signal.SIGCONT)
         done = self.wait_for_update(0, processes)

@@ -1,14 +1,7 @@
 // Predictions and log messages of several ranks.
 
-#include <gtest/gtest.h>
-#include <torch/torch.h>
-
-#include <map>
-#include <mutex>
-
 #include "distributed/as_one_process.hpp"
 #include "linkboy/callbacks/lambda_callback.hpp"
-#include "support/expect_error.hpp"
 
 namespace linkboy::testing::predict_test {
 namespace {
@@ -115,21 +108,15 @@ TEST(LogOnRanksTest, OnlyTheSelectedRanksLog) {
 
 TEST(PredictOnRanksTest, APredictionWithinARunDoesNotChangeTheWeights) {
   const auto weights = [](bool predicts) {
-    AcceleratorOptions options = together();
-    options.distributed.local_sgd_interval = 4;
-    CallbackList callbacks;
-    if (predicts) {
-      callbacks = {make<LambdaCallback>(
-          {.on_train_update_end = [](Trainer& trainer) { trainer.predict(of_samples(5)); }})};
-    }
-    RankToy toy(options, std::move(callbacks));
+    RankToy toy(together({.local_sgd_interval = 4}),
+                {make<LambdaCallback>({.on_train_update_end = [=](Trainer& trainer) {
+                  if (predicts) trainer.predict(of_samples(5));
+                }})});
     toy.trainer.train({.train_dataset = toy_data(24),
                        .num_epochs = 2,
                        .per_device_batch_size = 2,
                        .train_dataloader_options = {.seed = 5}});
-    std::vector<at::Tensor> copies;
-    for (const auto& parameter : toy.parameters()) copies.push_back(parameter.detach().clone());
-    return copies;
+    return copies_of(toy.parameters());
   };
   EXPECT_TRUE(bit_equal(weights(true), weights(false)));
 }
@@ -148,13 +135,7 @@ TEST(PredictOnRanksTest, ADroppedSampleIsAnErrorOnAllRanks) {
   Detecting shared(together());
   EvaluateOptions options = of_samples(12);
   options.collate_fn = [](std::vector<Batch> samples) {
-    std::vector<at::Tensor> inputs;
-    std::vector<at::Tensor> targets;
-    for (std::size_t i = 0; i + 1 < samples.size(); ++i) {
-      inputs.push_back(samples[i].input());
-      targets.push_back(samples[i].target());
-    }
-    return Batch(torch::stack(inputs), torch::stack(targets));
+    return Batch(samples[0].input().unsqueeze(0), samples[0].target().unsqueeze(0));
   };
   EXPECT_ANY_THROW(shared.predict(options));
 }

@@ -1,11 +1,10 @@
 // The losses and weights of each rank are bit-identical to those of Python's
 // DistributedDataParallel with the same weights, batches and options.
 
-#include "distributed/process_group_implementation.hpp"
 #include "distributed/ranks.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "support/python_peer.hpp"
-#include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::python_ddp_test {
 namespace {
@@ -61,26 +60,6 @@ Model make_model(const std::string& name) {
   return model;
 }
 
-/// Counts the collectives of the last update.
-class CountCollectives : public Callback {
- public:
-  void on_train_update_end(Trainer& trainer) override {
-    const uint64_t before = std::exchange(total_, num_collectives(trainer));
-    num_of_last_update = static_cast<int64_t>(total_ - before);
-  }
-  int64_t num_of_last_update = 0;
-
- private:
-  static uint64_t num_collectives(Trainer& trainer) {
-    return trainer.accelerator()
-        .process_group()
-        .implementation()
-        ->group->getBackend(c10::DeviceType::CPU)
-        ->getSequenceNumberForGroup();
-  }
-  uint64_t total_ = 0;
-};
-
 struct Outcome {
   std::vector<double> losses;
   NamedTensors tensors;
@@ -90,15 +69,15 @@ struct Outcome {
 Outcome train(const std::string& name) {
   const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
   Model model = make_model(name.substr(0, name.find('-')));
-  std::shared_ptr<torch::optim::Optimizer> optimizer;
-  if (has("adamw")) {
-    optimizer = std::make_shared<torch::optim::AdamW>(model.parameters(), 3e-3);
-  } else {
-    optimizer = std::make_shared<torch::optim::SGD>(
-        model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-4));
-  }
+  std::shared_ptr<torch::optim::Optimizer> optimizer = std::make_shared<torch::optim::SGD>(
+      model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(1e-4));
+  if (has("adamw")) optimizer = std::make_shared<torch::optim::AdamW>(model.parameters(), 3e-3);
   const auto keep = std::make_shared<KeepLosses>();
-  const auto count = std::make_shared<CountCollectives>();
+  uint64_t num_collectives_before = 0, num_collectives_now = 0;
+  const auto count = make<LambdaCallback>({.on_train_update_end = [&](Trainer& trainer) {
+    num_collectives_before = num_collectives_now;
+    num_collectives_now = num_collectives(trainer.accelerator().process_group());
+  }});
   const DistributedOptions distributed{.bucket_cap_mb = 1.0 / 4096,
                                        .find_unused_parameters = has("branches"),
                                        .static_graph = has("static"),
@@ -117,16 +96,14 @@ Outcome train(const std::string& name) {
   const int64_t others = 1 + (has("batchnorm") ? 1 : 0) + (has("branches") ? 1 : 0);
   return {{keep->losses.begin(), keep->losses.end()},
           model.named_tensors(),
-          count->num_of_last_update - others};
+          static_cast<int64_t>(num_collectives_now - num_collectives_before) - others};
 }
 
 TEST(PythonDdpTest, LossesAndWeightsAreBitIdenticalToPython) {
   SKIP_WITHOUT_PYTHON();
-  Accelerator accelerator(together());
-  const TemporaryFolder own_folder;
-  const std::filesystem::path folder = accelerator.broadcast_bytes(own_folder.path().string());
+  const SharedFolder folder;
   // Each rank starts the Python rank of the same number, which inherits its environment.
-  std::vector<std::string> arguments{folder.string()};
+  std::vector<std::string> arguments{folder.path().string()};
   arguments.insert(arguments.end(), kCases.begin(), kCases.end());
   run_python("../distributed/ddp_peer.py", arguments);
 
@@ -139,11 +116,8 @@ TEST(PythonDdpTest, LossesAndWeightsAreBitIdenticalToPython) {
     unsetenv("LINKBOY_SHARED_MEMORY");
     const Outcome ours = train(name);
     EXPECT_EQ(ours.losses, through_gloo.losses);
-    const std::string file = name + "-" + std::to_string(accelerator.process_index()) + ".pt";
-    if (!std::filesystem::exists(folder / file)) {
-      ADD_FAILURE() << "Python wrote no " << file;
-      continue;
-    }
+    const std::string file = name + "-" + std::to_string(this_rank()) + ".pt";
+    ASSERT_TRUE(std::filesystem::exists(folder / file)) << "Python wrote no " << file;
     const StateDict theirs = read_checkpoint(folder / file);
     EXPECT_EQ(ours.losses.size(), std::size_t{kNumEpochs * kStepsPerEpoch});
     EXPECT_EQ(ours.losses, theirs.get_doubles("losses"));
@@ -157,7 +131,6 @@ TEST(PythonDdpTest, LossesAndWeightsAreBitIdenticalToPython) {
     EXPECT_EQ(through_gloo.num_buckets, theirs.get_int("num_buckets"));
     EXPECT_GE(through_gloo.num_buckets, 3);
   }
-  accelerator.wait_for_everyone();  // before the folder is removed
 }
 
 }  // namespace

@@ -31,31 +31,26 @@ inline AcceleratorOptions alone() {
   return {.device = test_device(), .process_group = std::make_shared<ProcessGroup>()};
 }
 
-/// The toy model with cross entropy and SGD with momentum.
+/// The toy on some ranks. Stores the loss of each micro-step.
 template <class TrainerClass>
-struct RankToyOf {
+struct RankToyOf : ToyOf<TrainerClass> {
   explicit RankToyOf(AcceleratorOptions options, CallbackList callbacks = {})
-      : model(toy_model()),
-        optimizer(toy_sgd(model)),
-        trainer(
-            model, torch::nn::CrossEntropyLoss(), optimizer,
-            {.callbacks = with_losses(std::move(callbacks)), .accelerator = std::move(options)}) {}
-
-  CallbackList with_losses(CallbackList callbacks) {
-    callbacks.insert(callbacks.begin(), keep_losses);
-    return callbacks;
+      : ToyOf<TrainerClass>(std::move(callbacks), 0.1, std::move(options)) {
+    this->trainer.callback_handler().add(keep_losses);
   }
 
-  Accelerator& accelerator() { return trainer.accelerator(); }
-  std::vector<torch::Tensor> parameters() const { return model->parameters(); }
+  Accelerator& accelerator() { return this->trainer.accelerator(); }
+  std::vector<torch::Tensor> parameters() const { return this->model->parameters(); }
 
   std::shared_ptr<KeepLosses> keep_losses = std::make_shared<KeepLosses>();
-  torch::nn::Sequential model;
-  std::shared_ptr<torch::optim::SGD> optimizer;
-  TrainerClass trainer;
 };
 
 using RankToy = RankToyOf<QuietTrainer>;
+
+constexpr const char* kEvents[] = {"run_start",     "epoch_start",     "step_start",
+                                   "step_end",      "gradients_ready", "update_end",
+                                   "epoch_end",     "eval_start",      "eval_step_start",
+                                   "eval_step_end", "eval_end",        "run_epoch_end"};
 
 /// Tests of collective calls, without a Trainer.
 class GroupTest : public ::testing::Test {

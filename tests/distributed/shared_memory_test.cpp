@@ -1,13 +1,10 @@
 // Ranks on one host average gradients through shared memory. The result is bit-identical to that of
 // Gloo.
 
-#include "distributed/shared_memory_file.hpp"
-
+#include <c10/util/ScopeExit.h>
 #include <sys/resource.h>
 
 #include <cmath>
-#include <filesystem>
-#include <optional>
 
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/ranks.hpp"
@@ -18,22 +15,14 @@
 namespace linkboy::testing::shared_memory_test {
 namespace {
 
-/// Sets a resource limit of this process, and restores the previous one at the end of the scope.
-class Limit {
- public:
-  Limit(__rlimit_resource resource, rlim_t value) : resource_(resource) {
-    getrlimit(resource_, &before_);
-    const rlimit changed{value, before_.rlim_max};
-    setrlimit(resource_, &changed);
-  }
-  ~Limit() { setrlimit(resource_, &before_); }
-  Limit(const Limit&) = delete;
-  Limit& operator=(const Limit&) = delete;
-
- private:
-  __rlimit_resource resource_;
-  rlimit before_{};
-};
+/// If `applies`, sets a resource limit of this process until the end of the result's scope.
+auto limit_if(bool applies, __rlimit_resource resource, rlim_t value) {
+  rlimit before{};
+  getrlimit(resource, &before);
+  const rlimit changed{applies ? value : before.rlim_cur, before.rlim_max};
+  setrlimit(resource, &changed);
+  return c10::make_scope_exit([=] { setrlimit(resource, &before); });
+}
 
 /// Number of shared memory files that this process holds open.
 int64_t num_files() {
@@ -46,13 +35,12 @@ int64_t num_files() {
   return count;
 }
 
-class SharedMemoryTest : public ::testing::Test {
- protected:
+struct SharedMemoryTest : GroupTest {
   /// The pair of ranks that contains this rank; null for a last rank without a partner. Collective.
   std::shared_ptr<const ProcessGroup> pair() const {
     std::shared_ptr<const ProcessGroup> mine;
-    for (int64_t first = 0; first + 1 < world.size(); first += 2) {
-      if (auto group = world.new_group({first, first + 1})) mine = group;
+    for (int64_t first = 0; first + 1 < size; first += 2) {
+      if (auto both = group.new_group({first, first + 1})) mine = both;
     }
     return mine;
   }
@@ -61,12 +49,9 @@ class SharedMemoryTest : public ::testing::Test {
   std::vector<std::shared_ptr<const ProcessGroup>> groups() const {
     std::vector<std::shared_ptr<const ProcessGroup>> all;
     if (auto mine = pair()) all.push_back(mine);
-    if (world.size() == 4) all.push_back(accelerator.shared_process_group());
+    if (size == 4) all.push_back(accelerator.shared_process_group());
     return all;
   }
-
-  Accelerator accelerator{together()};
-  const ProcessGroup& world = accelerator.process_group();
 };
 
 // ---- Sums ---------------------------------------------------------------------------------------
@@ -103,76 +88,58 @@ void expect_equal_bits(const std::vector<torch::Tensor>& a, const std::vector<to
   }
 }
 
-const auto kDtypes = {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16};
-
 TEST_F(SharedMemoryTest, AveragesAreBitIdenticalToGloo) {
-  for (const auto& group : groups()) {
-    for (const auto dtype : kDtypes) {
-      std::vector<torch::Tensor> buckets;
-      std::vector<torch::Tensor> expected;
-      // The largest sizes need several pieces in shared memory and several segments in Gloo.
-      for (const int64_t size : {0, 1, 2, 3, 5, 7, 8, 9, 63, 64, 65, 1001, 262'143, 1'300'001}) {
-        buckets.push_back(some_numbers(size, dtype, group->rank(), size));
-        expected.push_back(average_of_gloo(*group, buckets.back()));
-      }
-      const auto hook = SharedMemoryHook::make(*group, buckets);
-      ASSERT_TRUE(hook);
-      expect_equal_bits(averages(*hook, buckets), expected);
-    }
-  }
-}
-
-TEST_F(SharedMemoryTest, NonNormalNumbersEqualGloo) {
-  for (const auto& group : groups()) {
-    const double infinity = std::numeric_limits<double>::infinity();
-    const auto mine = torch::tensor({1e-45, 3e-45, 1.2e-38, 3.3e38, infinity}, torch::kFloat);
-    const auto hook = SharedMemoryHook::make(*group, {mine});
+  const auto expect_as_gloo = [](const ProcessGroup& ranks, const std::vector<torch::Tensor>& mine,
+                                 const std::vector<torch::Tensor>& made_for) {
+    const auto hook = SharedMemoryHook::make(ranks, made_for);
     ASSERT_TRUE(hook);
-    expect_equal_bits(averages(*hook, {mine}), {average_of_gloo(*group, mine)});
-  }
-}
-
-TEST_F(SharedMemoryTest, LargeBucketsAreReducedInPieces) {
-  for (const auto& group : groups()) {
-    const auto hook = SharedMemoryHook::make(*group, {torch::zeros({1000})});  // three places
-    ASSERT_TRUE(hook);
-    const std::vector<torch::Tensor> buckets{some_numbers(40'001, torch::kFloat, group->rank(), 0),
-                                             some_numbers(3'000, torch::kHalf, group->rank(), 1)};
     std::vector<torch::Tensor> expected;
-    for (const auto& bucket : buckets) expected.push_back(average_of_gloo(*group, bucket));
-    expect_equal_bits(averages(*hook, buckets), expected);
+    for (const auto& bucket : mine) expected.push_back(average_of_gloo(ranks, bucket));
+    expect_equal_bits(averages(*hook, mine), expected);
+  };
+  for (const auto& ranks : groups()) {
+    for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16}) {
+      std::vector<torch::Tensor> buckets;
+      // The largest sizes need several pieces in shared memory and several segments in Gloo.
+      for (const int64_t count : {0, 1, 2, 3, 5, 7, 8, 9, 63, 64, 65, 1001, 262'143, 1'300'001}) {
+        buckets.push_back(some_numbers(count, dtype, ranks->rank(), count));
+      }
+      expect_as_gloo(*ranks, buckets, buckets);
+    }
+    const std::vector<torch::Tensor> not_normal{torch::tensor(
+        {1e-45, 3e-45, 1.2e-38, 3.3e38, std::numeric_limits<double>::infinity()}, torch::kFloat)};
+    expect_as_gloo(*ranks, not_normal, not_normal);
+    // With three places, these are reduced in pieces.
+    expect_as_gloo(*ranks,
+                   {some_numbers(40'001, torch::kFloat, ranks->rank(), 0),
+                    some_numbers(3'000, torch::kHalf, ranks->rank(), 1)},
+                   {torch::zeros({1000})});
+  }
+  if (const auto both = pair()) {
+    const std::vector large{some_numbers(20'000'003, torch::kFloat, both->rank(), 0)};  // 76 MiB
+    expect_as_gloo(*both, large, large);
   }
 }
 
 TEST_F(SharedMemoryTest, ManyStepsNeverOverwriteDataInUse) {
-  for (const auto& group : groups()) {
-    const auto hook = SharedMemoryHook::make(*group, {torch::zeros({5000})});
+  for (const auto& ranks : groups()) {
+    const auto hook = SharedMemoryHook::make(*ranks, {torch::zeros({5000})});
     ASSERT_TRUE(hook);
     int64_t num_wrong = 0;
     for (int64_t step = 0; step < 500; ++step) {
       std::vector<torch::Tensor> buckets;
-      std::vector<double> expected;
       for (int64_t i = 0; i < 1 + step % 4; ++i) {
-        buckets.push_back(torch::full({1250 - i}, static_cast<double>(step * group->rank() + i)));
-        expected.push_back(static_cast<double>(step * (group->size() - 1)) / 2.0 +
-                           static_cast<double>(i));
+        buckets.push_back(torch::full({1250 - i}, static_cast<double>(step * ranks->rank() + i)));
       }
       const auto results = averages(*hook, buckets);
       for (std::size_t i = 0; i < results.size(); ++i) {
-        if (!results[i].eq(expected[i]).all().item<bool>()) ++num_wrong;
+        const double expected =
+            static_cast<double>(step * (ranks->size() - 1)) / 2.0 + static_cast<double>(i);
+        if (!results[i].eq(expected).all().item<bool>()) ++num_wrong;
       }
     }
     EXPECT_EQ(num_wrong, 0);
   }
-}
-
-TEST_F(SharedMemoryTest, LargeBucketsAreAveraged) {
-  const auto group = pair();
-  if (!group) return;
-  const auto mine = some_numbers(20'000'003, torch::kFloat, group->rank(), 0);  // 76 MiB
-  const auto hook = SharedMemoryHook::make(*group, {mine});
-  ASSERT_TRUE(hook);
-  expect_equal_bits(averages(*hook, {mine}), {average_of_gloo(*group, mine)});
 }
 
 // ---- Training -----------------------------------------------------------------------------------
@@ -181,131 +148,115 @@ std::vector<torch::Tensor> trained_weights(const DistributedOptions& options, in
                                            bool uses_memory) {
   const EnvironmentVariable choice("LINKBOY_SHARED_MEMORY", uses_memory ? "1" : "0");
   RankToy toy(together(options));
-  const int64_t num_ranks = toy.trainer.accelerator().num_processes();
   int64_t num_expected = 0;  // for the stop agreement and the gradients
-  if (uses_memory) num_expected = num_ranks == 2 || num_ranks == 4 ? 2 : 1;
-  toy.trainer.train({.train_dataset = toy_data(4 * num_ranks * 8),
-                     .num_epochs = 3,
-                     .per_device_batch_size = 4,
-                     .gradient_accumulation_steps = accumulation});
+  if (uses_memory) num_expected = num_ranks() == 2 || num_ranks() == 4 ? 2 : 1;
+  auto run = run_of({.updates_per_epoch = 8, .num_epochs = 3});
+  run.gradient_accumulation_steps = accumulation;
+  toy.trainer.train(run);
   EXPECT_EQ(num_files(), num_expected);
-  EXPECT_TRUE(same_on_all_ranks(toy.trainer.accelerator(), toy.parameters()));
-  std::vector<torch::Tensor> weights;
-  for (const auto& parameter : toy.parameters()) weights.push_back(parameter.detach().clone());
-  return weights;
-}
-
-void expect_same_training(const DistributedOptions& options, int64_t accumulation = 1) {
-  expect_equal_bits(trained_weights(options, accumulation, true),
-                    trained_weights(options, accumulation, false));
+  EXPECT_TRUE(same_on_all_ranks(toy));
+  return copies_of(toy.parameters());
 }
 
 TEST_F(SharedMemoryTest, TrainsToTheSameWeightsAsGloo) {
-  expect_same_training({});
-  expect_same_training({}, 4);
-  expect_same_training({.bucket_cap_mb = 1e-5});
-  expect_same_training({.find_unused_parameters = true});
-  expect_same_training({.static_graph = true});
-  expect_same_training({.gradient_as_bucket_view = false});
+  const std::vector<std::pair<DistributedOptions, int64_t>> cases{
+      {{}, 1},
+      {{}, 4},
+      {{.bucket_cap_mb = 1e-5}, 1},
+      {{.find_unused_parameters = true}, 1},
+      {{.static_graph = true}, 1},
+      {{.gradient_as_bucket_view = false}, 1}};
+  for (const auto& [options, accumulation] : cases) {
+    expect_equal_bits(trained_weights(options, accumulation, true),
+                      trained_weights(options, accumulation, false));
+  }
 }
 
 // ---- Cases that use Gloo ------------------------------------------------------------------------
 
 TEST_F(SharedMemoryTest, OtherTensorsUseGloo) {
-  const auto group = pair();
-  if (!group) return;
-  EXPECT_FALSE(SharedMemoryHook::make(*group, {torch::zeros({2}), torch::zeros({2}, torch::kInt)}));
-  EXPECT_FALSE(SharedMemoryHook::make(*group, {torch::zeros({0})}));
-  group->barrier();  // another rank can still wait on the connections of this group
+  const auto both = pair();
+  if (!both) return;
+  EXPECT_FALSE(SharedMemoryHook::make(*both, {torch::zeros({2}), torch::zeros({2}, torch::kInt)}));
+  EXPECT_FALSE(SharedMemoryHook::make(*both, {torch::zeros({0})}));
+  both->barrier();  // another rank can still wait on the connections of this group
 }
 
 TEST_F(SharedMemoryTest, ThreeRanksUseGloo) {
-  if (world.size() == 2) GTEST_SKIP() << "needs three ranks";
-  const auto group = world.new_group({0, 1, 2});
-  if (!group) return;
-  EXPECT_FALSE(SharedMemoryHook::make(*group, {torch::zeros({2})}));
-  group->barrier();
+  if (size == 2) GTEST_SKIP() << "needs three ranks";
+  const auto three = group.new_group({0, 1, 2});
+  if (!three) return;
+  EXPECT_FALSE(SharedMemoryHook::make(*three, {torch::zeros({2})}));
+  three->barrier();
 }
 
 TEST_F(SharedMemoryTest, OneRankCanDisableItForAll) {
-  for (int64_t rank = 0; rank < world.size(); ++rank) {
-    std::optional<EnvironmentVariable> choice;
-    if (world.rank() == rank) choice.emplace("LINKBOY_SHARED_MEMORY", "0");
-    EXPECT_FALSE(SharedMemorySegment::make(world, 100));
+  for (int64_t other = 0; other < size; ++other) {
+    const EnvironmentVariable choice("LINKBOY_SHARED_MEMORY", rank == other ? "0" : "1");
+    EXPECT_FALSE(SharedMemorySegment::make(group, 100));
   }
-  EXPECT_TRUE(SharedMemorySegment::make(world, 100));
+  EXPECT_TRUE(SharedMemorySegment::make(group, 100));
 }
 
 TEST_F(SharedMemoryTest, ComparedCallsUseGloo) {
-  auto implementation = std::make_shared<ProcessGroup::Implementation>(*world.implementation());
+  auto implementation = std::make_shared<ProcessGroup::Implementation>(*group.implementation());
   implementation->checks_calls = true;
   EXPECT_FALSE(SharedMemorySegment::make(ProcessGroup(implementation), 100));
 }
 
 TEST_F(SharedMemoryTest, TooLittleMemoryFallsBackToGloo) {
   {
-    std::optional<Limit> limit;
-    if (world.rank() == 0) limit.emplace(RLIMIT_FSIZE, 1 << 16);
-    EXPECT_FALSE(SharedMemorySegment::make(world, 1 << 20));
+    const auto limit = limit_if(rank == 0, RLIMIT_FSIZE, 1 << 16);
+    EXPECT_FALSE(SharedMemorySegment::make(group, 1 << 20));
   }
-  EXPECT_TRUE(SharedMemorySegment::make(world, 1 << 20));
+  EXPECT_TRUE(SharedMemorySegment::make(group, 1 << 20));
 }
 
 TEST_F(SharedMemoryTest, ARankThatCannotOpenItDisablesItForAll) {
   const int64_t num_before = num_files();
   {
-    std::optional<Limit> limit;
-    if (world.rank() == world.size() - 1) limit.emplace(RLIMIT_NOFILE, 0);
-    EXPECT_FALSE(SharedMemorySegment::make(world, 100));
+    const auto limit = limit_if(rank == size - 1, RLIMIT_NOFILE, 0);
+    EXPECT_FALSE(SharedMemorySegment::make(group, 100));
   }
   EXPECT_EQ(num_files(), num_before);
-}
-
-TEST_F(SharedMemoryTest, OpensOnlyMemoryOfThisLibrary) {
-  const auto file = SharedMemoryFile::create(4096);
-  ASSERT_TRUE(file);
-  EXPECT_TRUE(SharedMemoryFile::open(file->path(), 4096));
-  EXPECT_FALSE(SharedMemoryFile::open(file->path(), 8192)) << "the size differs";
-  EXPECT_FALSE(SharedMemoryFile::open("/proc/self/exe", 4096));
-  EXPECT_FALSE(SharedMemoryFile::open("/proc/self/fd/1000000", 4096));
 }
 
 // ---- Lost ranks ---------------------------------------------------------------------------------
 
 TEST_F(SharedMemoryTest, ALostRankEndsTheWaitImmediately) {
   using Counter = SharedMemorySegment::Counter;
-  auto segment = SharedMemorySegment::make(world, 100);
+  auto segment = SharedMemorySegment::make(group, 100);
   ASSERT_TRUE(segment);
   segment->advance(Counter::written);
   segment->wait_for_others(Counter::written, 1);
-  if (world.rank() != 1) {
+  if (rank != 1) {
     EXPECT_THROW(segment->wait_for_others(Counter::written, 2), c10::DistBackendError);
   }
   segment.reset();
-  world.barrier();
+  group.barrier();
 }
 
 TEST_F(SharedMemoryTest, DataWrittenByALostRankIsRead) {
   using Counter = SharedMemorySegment::Counter;
-  auto segment = SharedMemorySegment::make(world, sizeof(int64_t));
+  auto segment = SharedMemorySegment::make(group, sizeof(int64_t));
   ASSERT_TRUE(segment);
-  reinterpret_cast<int64_t&>(*segment->data(world.rank())) = 10 + world.rank();
+  reinterpret_cast<int64_t&>(*segment->data(rank)) = 10 + rank;
   segment->advance(Counter::written);
-  if (world.rank() == 1) segment.reset();
-  world.barrier();
-  if (world.rank() == 1) return;
+  if (rank == 1) segment.reset();
+  group.barrier();
+  if (rank == 1) return;
   segment->wait_for_others(Counter::written, 1);
   EXPECT_EQ(reinterpret_cast<int64_t&>(*segment->data(1)), 11);
 }
 
 TEST_F(SharedMemoryTest, WaitsForALateRankUntilTheTimeout) {
   using Counter = SharedMemorySegment::Counter;
-  auto implementation = std::make_shared<ProcessGroup::Implementation>(*world.implementation());
+  auto implementation = std::make_shared<ProcessGroup::Implementation>(*group.implementation());
   implementation->timeout = std::chrono::milliseconds(300);
   const auto segment = SharedMemorySegment::make(ProcessGroup(implementation), 100);
   ASSERT_TRUE(segment);
   EXPECT_THROW(segment->wait_for_others(Counter::written, 1), c10::DistBackendError);
-  world.barrier();
+  group.barrier();
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include "linkboy/metrics/mean.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
-#include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::shared_work_test {
 namespace {
@@ -23,8 +22,7 @@ std::vector<int64_t> samples_of(DataLoader& loader) {
   return samples;
 }
 
-class SharedWorkTest : public ::testing::Test {
- protected:
+struct SharedWorkTest : GroupTest {
   /// Returns the samples of all ranks, sorted.
   std::vector<int64_t> all_samples_of(DataLoader& loader) const {
     const auto mine = samples_of(loader);
@@ -38,23 +36,15 @@ class SharedWorkTest : public ::testing::Test {
     return make_data_loader(TensorDataset(NamedTensors{{"input", torch::arange(4 * size)}}),
                             options);
   }
-
-  std::vector<int64_t> each_once() const {
-    std::vector<int64_t> samples(4 * size);
-    for (int64_t i = 0; i < 4 * size; ++i) samples[i] = i;
-    return samples;
-  }
-
-  Accelerator accelerator{together()};
-  const int64_t rank = accelerator.process_index();
-  const int64_t size = accelerator.num_processes();
 };
 
 TEST_F(SharedWorkTest, PrepareSharesALoaderOfAllBatches) {
   torch::manual_seed(static_cast<uint64_t>(100 + rank));  // all ranks use rank 0's permutation
   const auto shared = accelerator.prepare(loader({.shuffle = true}));
   EXPECT_EQ(shared->size(), 2);
-  EXPECT_EQ(all_samples_of(*shared), each_once());
+  std::vector<int64_t> each_once(4 * size);
+  std::iota(each_once.begin(), each_once.end(), int64_t{0});
+  EXPECT_EQ(all_samples_of(*shared), each_once);
   const auto limited =
       accelerator.prepare(std::make_shared<LimitedLoader>(loader({.shuffle = true}), 1));
   EXPECT_EQ(all_samples_of(*limited).size(), static_cast<std::size_t>(2 * size));
@@ -68,12 +58,10 @@ TEST_F(SharedWorkTest, PrepareKeepsALoaderThatIsAlreadyAShard) {
 }
 
 /// Creates loaders without regard to ranks.
-class OwnLoaders : public QuietTrainer {
- public:
+struct OwnLoaders : QuietTrainer {
   using QuietTrainer::QuietTrainer;
   int64_t num_rows = 0;
 
- protected:
   std::shared_ptr<DataLoader> create_train_dataloader(const TrainOptions&) override {
     return make_data_loader(toy_data(num_rows), {.batch_size = 2});
   }
@@ -83,9 +71,8 @@ class OwnLoaders : public QuietTrainer {
 };
 
 TEST_F(SharedWorkTest, LoadersThatASubclassMakesAreShared) {
-  const auto model = toy_model();
-  OwnLoaders trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                     {.callbacks = {}, .accelerator = together()});
+  RankToyOf<OwnLoaders> toy(together());
+  OwnLoaders& trainer = toy.trainer;
   trainer.num_rows = 6 * size;
   EXPECT_EQ(trainer.train({.num_epochs = 1, .per_device_batch_size = 2}).num_updates, 3);
   trainer.evaluate({});
@@ -95,19 +82,14 @@ TEST_F(SharedWorkTest, LoadersThatASubclassMakesAreShared) {
 }
 
 TEST_F(SharedWorkTest, LoadersLimitedByCallbacksAreShared) {
-  const auto model = toy_model();
-  OwnLoaders trainer(
-      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-      {.callbacks = {make<LimitBatches>({.num_eval_batches = 1, .are_eval_limits_total = true}),
-                     make<LambdaCallback>({.on_eval_epoch_start =
-                                               [&](Trainer& own) {
-                                                 const auto num_own =
-                                                     own.evaluation_sets()[0].loader->size();
-                                                 EXPECT_EQ(num_own, rank == 0 ? 1 : 0);
-                                               }})},
-       .accelerator = together()});
-  trainer.num_rows = 4 * size;
-  trainer.train({.num_epochs = 1, .eval_dataset = toy_data(2), .per_device_batch_size = 2});
+  const auto check = make<LambdaCallback>({.on_eval_epoch_start = [&](Trainer& trainer) {
+    EXPECT_EQ(trainer.evaluation_sets()[0].loader->size(), rank == 0 ? 1 : 0);
+  }});
+  RankToyOf<OwnLoaders> toy(
+      together(),
+      {make<LimitBatches>({.num_eval_batches = 1, .are_eval_limits_total = true}), check});
+  toy.trainer.num_rows = 4 * size;
+  toy.trainer.train({.num_epochs = 1, .eval_dataset = toy_data(2), .per_device_batch_size = 2});
 }
 
 TEST_F(SharedWorkTest, PredictionsNeedAFolderOnlyOnTheMainProcess) {
@@ -120,18 +102,15 @@ TEST_F(SharedWorkTest, PredictionsNeedAFolderOnlyOnTheMainProcess) {
 }
 
 TEST_F(SharedWorkTest, RepeatedBatchesAreShared) {
-  const auto model = toy_model();
-  OwnLoaders trainer(
-      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-      {.callbacks = {make<LimitBatches>({.num_train_batches = 1, .repeat_first_epoch = true})},
-       .accelerator = together()});
-  trainer.num_rows = 4 * size;
   std::vector<double> sums;
-  trainer.callback_handler().add(make<LambdaCallback>(
+  const auto keep = make<LambdaCallback>(
       {.on_train_step_end = [&](Trainer&, const Batch& batch, const StepOutput&) {
         sums.push_back(batch.input().sum().item<double>());
-      }}));
-  trainer.train({.num_epochs = 1, .per_device_batch_size = 2});
+      }});
+  RankToyOf<OwnLoaders> toy(
+      together(), {make<LimitBatches>({.num_train_batches = 1, .repeat_first_epoch = true}), keep});
+  toy.trainer.num_rows = 4 * size;
+  toy.trainer.train({.num_epochs = 1, .per_device_batch_size = 2});
   ASSERT_EQ(sums.size(), 1U);
   const auto all = accelerator.gather(torch::tensor(sums, torch::kDouble));
   for (int64_t other = 0; other < size; ++other) {
@@ -168,12 +147,8 @@ TEST_F(SharedWorkTest, RowsOfDifferentDtypesOrWidthsAreAnErrorOnAllRanks) {
 }
 
 TEST_F(SharedWorkTest, AGatherOnARankWithoutABatchIsAnError) {
-  if (rank == 0) {
-    EXPECT_ERROR(accelerator.gather(torch::ones({2})), "has no batch left");
-    accelerator.join_uneven_loop();
-  } else {
-    accelerator.join_uneven_loop();
-  }
+  if (rank == 0) EXPECT_ERROR(accelerator.gather(torch::ones({2})), "has no batch left");
+  accelerator.join_uneven_loop();
 }
 
 TEST_F(SharedWorkTest, AMetricComputedInARunCoversAllRanks) {

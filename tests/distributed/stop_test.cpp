@@ -52,11 +52,8 @@ TEST(StopTest, ARequestOnOneRankStopsAllAfterTheUpdateInProgress) {
 }
 
 /// Calls `update` but not `backward`, where the ranks otherwise start their agreement.
-class OwnStep : public QuietTrainer {
- public:
+struct OwnStep : QuietTrainer {
   using QuietTrainer::QuietTrainer;
-
- protected:
   void train_step(const Batch& batch) override {
     fire(&Callback::on_train_step_start);
     const StepOutput output = forward(batch);
@@ -94,14 +91,27 @@ TEST(StopTest, AnExceptionFromACallbackOnOneRankDropsTheUpdateOnAll) {
 }
 
 TEST(StopTest, AllRanksStopTogetherAtEachEvent) {
-  EXPECT_EQ(run_with("run_start", 1, throw_stop).num_updates, 0);
+  struct Case {
+    const char* event;
+    int at;
+    void (*act)(Trainer&);
+    int64_t num_updates;
+    int64_t accumulation = 1;
+  };
+  for (const auto& [event, at, act, num_updates, accumulation] :
+       {Case{"run_start", 1, throw_stop, 0}, Case{"eval_step_end", 2, throw_stop, 8},
+        Case{"eval_step_end", 2, request, 8},
+        Case{"update_end", 3, request, 4},  // agreed in update 4
+        Case{"update_end", 8, request, 8},
+        // A stop that is thrown after an update does not affect the next one.
+        Case{"update_end", 3, throw_stop, 4}, Case{"update_end", 3, throw_stop, 4, 2},
+        Case{"update_end", 8, throw_stop, 8},
+        Case{"gradients_ready", 3, throw_stop, 4}}) {  // the ranks have agreed to make the update
+    EXPECT_EQ(run_with(event, at, act, accumulation).num_updates, num_updates) << event << at;
+  }
   const auto at_epoch_end = run_with("epoch_end", 1, throw_stop);
   EXPECT_EQ(at_epoch_end.num_updates, 8);
   EXPECT_EQ(at_epoch_end.num_epochs, 0);
-  EXPECT_EQ(run_with("eval_step_end", 2, throw_stop).num_updates, 8);
-  EXPECT_EQ(run_with("eval_step_end", 2, request).num_updates, 8);
-  EXPECT_EQ(run_with("update_end", 3, request).num_updates, 4) << "agreed in update 4";
-  EXPECT_EQ(run_with("update_end", 8, request).num_updates, 8);
 }
 
 /// Returns the number of evaluated batches if the last rank wants to leave in the `at`-th batch.
@@ -130,43 +140,25 @@ TEST(StopTest, AllRanksLeaveAnEvaluationAfterTheSameBatch) {
   }
 }
 
-TEST(StopTest, AStopThrownAfterAnUpdateDoesNotAffectTheNextOne) {
-  EXPECT_EQ(run_with("update_end", 3, throw_stop).num_updates, 4);
-  EXPECT_EQ(run_with("update_end", 3, throw_stop, 2).num_updates, 4);
-  EXPECT_EQ(run_with("update_end", 8, throw_stop).num_updates, 8) << "last update";
-  EXPECT_EQ(run_with("gradients_ready", 3, throw_stop).num_updates, 4)
-      << "the ranks have already agreed to make the update";
-}
-
 TEST(StopTest, AStopThrownByAStepIsAnErrorThatSaysWhatToDo) {
-  class StopsInAStep : public QuietTrainer {
-   public:
+  struct StopsInAStep : QuietTrainer {
     using QuietTrainer::QuietTrainer;
-
-   protected:
     void optimizer_step() override {
       if (num_updates() == 2) throw StopTraining("enough");
       QuietTrainer::optimizer_step();
     }
   };
-  const TrainOptions options{
-      .train_dataset = toy_data(64), .num_epochs = 1, .per_device_batch_size = 4};
-  EXPECT_EQ(RankToyOf<StopsInAStep>(alone()).trainer.train(options).num_updates, 2);
-  EXPECT_ERROR(RankToyOf<StopsInAStep>(together()).trainer.train(options),
-               "Call request_stop in the step");
+  const auto options = run_of({.updates_per_epoch = 8});
+  EXPECT_EQ(RankToyOf<StopsInAStep>(alone()).train(options).num_updates, 2);
+  EXPECT_ERROR(RankToyOf<StopsInAStep>(together()).train(options), "Call request_stop in the step");
 }
 
 /// The loss of rank 1 is NaN after 5 updates.
-class OneNan : public QuietTrainer {
- public:
+struct OneNan : QuietTrainer {
   using QuietTrainer::QuietTrainer;
-
- protected:
   StepOutput calculate_train_batch_loss(const Batch& batch) override {
     auto output = QuietTrainer::calculate_train_batch_loss(batch);
-    if (this_rank() == 1 && num_updates() == 5) {
-      output.loss = output.loss * std::nan("");
-    }
+    if (this_rank() == 1 && num_updates() == 5) output.loss = output.loss * std::nan("");
     return output;
   }
 };

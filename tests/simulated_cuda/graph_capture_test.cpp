@@ -52,7 +52,7 @@ TEST_F(GraphCaptureTest, AGraphRunsOnlyWhenItIsLaunched) {
 TEST_F(GraphCaptureTest, AGraphCanRaceWithWorkOfAnotherStream) {
   cudaGraphExec_t executable = nullptr;
   expect_ok(capture([&] { write(first_); }));
-  expect_ok(cudaGraphInstantiate(&executable, graph_, 0));
+  expect_ok(cudaGraphInstantiateWithFlags(&executable, graph_, 0));
   read(second_);
   EXPECT_THAT(races_.take(), IsEmpty());
   expect_ok(cudaGraphLaunch(executable, first_));

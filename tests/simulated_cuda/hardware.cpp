@@ -223,12 +223,8 @@ Status Machine::make_wait(Stream& stream, const Event& event) {
 Status Machine::wait(Stream& stream) {
   if (const Status status = refuse_in_capture(stream); status != Status::ok) return status;
   if (const Status status = may_wait(); status != Status::ok) return status;
-  std::unique_lock lock(mutex_);
-  ++counts_.stream_waits;
-  const std::uint64_t position = stream.last_position();
-  const Clock clock = clock_of(stream);
-  lock.unlock();
-  return wait_until(stream, position, clock);
+  count(&Counts::stream_waits);
+  return wait_for_all_of(stream);
 }
 
 Status Machine::wait(const Event& event) {
@@ -246,14 +242,16 @@ Status Machine::wait_for_device(int device) {
   const auto streams = streams_of(device);
   lock.unlock();
   Status status = Status::ok;
-  for (Stream* stream : streams) {
-    lock.lock();
-    const std::uint64_t position = stream->last_position();
-    const Clock clock = clock_of(*stream);
-    lock.unlock();
-    status = wait_until(*stream, position, clock);
-  }
+  for (Stream* stream : streams) status = wait_for_all_of(*stream);
   return status;
+}
+
+Status Machine::wait_for_all_of(Stream& stream) {
+  std::unique_lock lock(mutex_);
+  const std::uint64_t position = stream.last_position();
+  const Clock clock = clock_of(stream);
+  lock.unlock();
+  return wait_until(stream, position, clock);
 }
 
 Status Machine::wait_until(Stream& stream, std::uint64_t position, const Clock& clock) {

@@ -149,6 +149,7 @@ class Machine {
   Clock& clock_of(const Stream& stream) { return clocks_[static_cast<std::size_t>(stream.id)]; }
   void report_race(const std::string& description);
 
+  Status wait_for_all_of(Stream& stream);
   Status wait_until(Stream& stream, std::uint64_t position, const Clock& clock);
   void run(const Work& work);
 

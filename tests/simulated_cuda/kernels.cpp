@@ -36,14 +36,6 @@ cudaError_t refuse(const void* kernel) {
   return remember(cudaErrorNotSupported);
 }
 
-struct LaunchConfiguration {
-  dim3 grid;
-  dim3 block;
-  std::size_t shared_memory;
-  cudaStream_t stream;
-};
-thread_local LaunchConfiguration configuration;
-
 }  // namespace
 }  // namespace linkboy::simulated_cuda
 
@@ -69,20 +61,9 @@ void __cudaRegisterFunction(void**, const char* kernel, char*, const char* name,
   known.of_kernels[kernel] = name;
 }
 
-unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, std::size_t shared_memory,
-                                     cudaStream_t stream) {
-  configuration = {grid, block, shared_memory, stream};
-  return 0;
-}
-
-cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, std::size_t* shared_memory,
-                                       void* stream) {
-  *grid = configuration.grid;
-  *block = configuration.block;
-  *shared_memory = configuration.shared_memory;
-  *static_cast<cudaStream_t*>(stream) = configuration.stream;
-  return cudaSuccess;
-}
+// The launch that follows is refused, so its configuration is not needed.
+unsigned __cudaPushCallConfiguration(dim3, dim3, std::size_t, cudaStream_t) { return 0; }
+cudaError_t __cudaPopCallConfiguration(dim3*, dim3*, std::size_t*, void*) { return cudaSuccess; }
 
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
   *kernel = static_cast<cudaKernel_t>(const_cast<void*>(function));

@@ -5,7 +5,6 @@
 #include <c10/util/Exception.h>
 
 #include <atomic>
-#include <chrono>
 #include <map>
 #include <utility>
 #include <vector>
@@ -34,7 +33,7 @@ Stream& pooled_stream(c10::DeviceIndex device) {
     std::vector<std::vector<Stream*>> made(static_cast<std::size_t>(machine().num_devices()));
     for (int i = 0; i < machine().num_devices(); ++i) {
       for (std::size_t k = 0; k < kNumPooledStreams; ++k) {
-        made[static_cast<std::size_t>(i)].push_back(&machine().make_stream(i, 0));
+        made[static_cast<std::size_t>(i)].push_back(&machine().make_stream(i));
       }
     }
     return made;
@@ -72,8 +71,8 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
     return handle_of(pooled_stream(with_index(device).index()));
   }
-  c10::Stream getNewStream(c10::Device device, int priority) const override {
-    return handle_of(machine().make_stream(with_index(device).index(), priority));
+  c10::Stream getNewStream(c10::Device device, int) const override {
+    return handle_of(machine().make_stream(with_index(device).index()));
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     const c10::Stream previous = current_stream_of(stream.device_index());
@@ -108,14 +107,6 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
     delete static_cast<Event*>(event);
-  }
-  double elapsedTime(void* first, void* last, c10::DeviceIndex) const override {
-    const auto time_of = [&](void* event) {
-      const auto& time = static_cast<Event*>(event)->time;
-      TORCH_CHECK(time && queryEvent(event), "an event is timed that is not done");
-      return time->when;
-    };
-    return std::chrono::duration<double, std::milli>(time_of(last) - time_of(first)).count();
   }
   void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& stream) const override {
     record_stream(memory, stream);

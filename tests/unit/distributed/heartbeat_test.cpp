@@ -26,24 +26,20 @@ TEST(SortRanksTest, WorkingRanksAreNotListed) {
 
 TEST(DescribeCauseTest, LostRanksAreNamedFirst) {
   const Heartbeat::Failure late{.late_call = "barrier", .otherwise = "nobody knows"};
-  SortedRanks sorted{.silent = {1, 2}, .left = {3, 5}, .failed = {{4, "boo."}}, .behind = {6, 7}};
-  EXPECT_EQ(describe_cause(sorted, late, 0),
-            "ranks 1 and 2 are lost (no sign of life for 2 s). See their output");
-  sorted.silent.pop_back();
-  EXPECT_EQ(describe_cause(sorted, late, 0),
-            "rank 1 is lost (no sign of life for 2 s). See its output");
-  sorted.silent.clear();
-  EXPECT_EQ(describe_cause(sorted, late, 0), "rank 4 failed: boo. See its output");
-  sorted.failed.clear();
-  EXPECT_EQ(describe_cause(sorted, late, 0), "ranks 3 and 5 have ended. See their output");
-  sorted.left = {3};
-  EXPECT_EQ(describe_cause(sorted, late, 0), "rank 3 has ended. See its output");
-  sorted.left.clear();
-  EXPECT_EQ(describe_cause(sorted, late, 0),
-            "ranks 6 and 7 are alive but have not reached barrier. See their output");
-  sorted.behind = {7};
-  EXPECT_EQ(describe_cause(sorted, late, 0),
-            "rank 7 is alive but has not reached barrier. See its output");
+  const SortedRanks all{
+      .silent = {1, 2}, .left = {3, 5}, .failed = {{4, "boo."}}, .behind = {6, 7}};
+  const std::pair<SortedRanks, const char*> cases[]{
+      {all, "ranks 1 and 2 are lost (no sign of life for 2 s). See their output"},
+      {{.silent = {1}, .left = all.left, .failed = all.failed, .behind = all.behind},
+       "rank 1 is lost (no sign of life for 2 s). See its output"},
+      {{.left = all.left, .failed = all.failed, .behind = all.behind},
+       "rank 4 failed: boo. See its output"},
+      {{.left = all.left, .behind = all.behind}, "ranks 3 and 5 have ended. See their output"},
+      {{.left = {3}, .behind = all.behind}, "rank 3 has ended. See its output"},
+      {{.behind = all.behind},
+       "ranks 6 and 7 are alive but have not reached barrier. See their output"},
+      {{.behind = {7}}, "rank 7 is alive but has not reached barrier. See its output"}};
+  for (const auto& [ranks, cause] : cases) EXPECT_EQ(describe_cause(ranks, late, 0), cause);
 }
 
 TEST(DescribeCauseTest, ACauseWithoutARankNamesNoRank) {

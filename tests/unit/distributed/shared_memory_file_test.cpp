@@ -26,5 +26,14 @@ TEST(SharedMemoryFileTest, RefusesToOpenMemoryThatCouldShrink) {
   ::close(file);
 }
 
+TEST(SharedMemoryFileTest, OpensOnlyMemoryOfThisLibrary) {
+  const auto file = SharedMemoryFile::create(4096);
+  ASSERT_TRUE(file);
+  EXPECT_TRUE(SharedMemoryFile::open(file->path(), 4096));
+  EXPECT_FALSE(SharedMemoryFile::open(file->path(), 8192)) << "the size differs";
+  EXPECT_FALSE(SharedMemoryFile::open("/proc/self/exe", 4096));
+  EXPECT_FALSE(SharedMemoryFile::open("/proc/self/fd/1000000", 4096));
+}
+
 }  // namespace
 }  // namespace linkboy::shared_memory_file_test

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "support/pretended_group.hpp"
 #include "support/toy.hpp"
 
@@ -12,17 +13,6 @@ namespace {
 constexpr int kNumRanks = 1024;
 constexpr int kRank = 700;
 
-class KeepIndices : public Callback {
- public:
-  void on_train_step_end(Trainer&, const Batch& batch, const StepOutput&) override {
-    for (int64_t i = 0; i < batch.size(); ++i) train.push_back(batch.input()[i].item<int64_t>());
-  }
-  void on_eval_step_end(Trainer&, const Batch& batch, const StepOutput&) override {
-    for (int64_t i = 0; i < batch.size(); ++i) eval.push_back(batch.input()[i].item<int64_t>());
-  }
-  std::vector<int64_t> train, eval;
-};
-
 struct Scale : torch::nn::Module {
   Scale() { weight = register_parameter("weight", torch::ones({1})); }
   torch::Tensor forward(const torch::Tensor& x) { return x * weight; }
@@ -31,7 +21,16 @@ struct Scale : torch::nn::Module {
 
 TEST(ThousandRanksTest, ARankReadsItsShareOfEachUpdateAndOfTheEvaluation) {
   const auto net = std::make_shared<Scale>();
-  const auto keep = std::make_shared<KeepIndices>();
+  std::vector<int64_t> train, eval;
+  const auto keep_in = [](std::vector<int64_t>& indices) {
+    return [&](Trainer&, const Batch& batch, const StepOutput&) {
+      for (int64_t i = 0; i < batch.size(); ++i) {
+        indices.push_back(batch.input()[i].item<int64_t>());
+      }
+    };
+  };
+  const auto keep = make<LambdaCallback>(
+      {.on_train_step_end = keep_in(train), .on_eval_step_end = keep_in(eval)});
   QuietTrainer trainer(
       net, torch::nn::MSELoss(), std::make_shared<torch::optim::SGD>(net->parameters(), 1e-12),
       {.callbacks = {keep},
@@ -51,9 +50,9 @@ TEST(ThousandRanksTest, ARankReadsItsShareOfEachUpdateAndOfTheEvaluation) {
       expected.push_back((round * kNumRanks * 2 + kRank * 2 + i) % numbers.size(0));
     }
   }
-  EXPECT_EQ(keep->train, expected);
+  EXPECT_EQ(train, expected);
   expected.resize(10);  // an evaluation uses each sample once
-  EXPECT_EQ(keep->eval, expected);
+  EXPECT_EQ(eval, expected);
   EXPECT_EQ(trainer.run_config().num_processes, kNumRanks);
   EXPECT_EQ(trainer.run_config().train_total_batch_size, 2 * kNumRanks);
 }
