@@ -82,8 +82,7 @@ TEST(MonitorCallbacksRanksTest, OnlyTheMainProcessPrintsTheSummary) {
   EXPECT_TRUE(same_on_all_ranks(toy));
 }
 
-// ---- Every built-in callback: none of them hangs, makes the ranks differ, or writes on a rank other
-// than rank 0
+// ---- Every built-in callback: none hangs, makes the ranks differ, or writes on ranks other than 0
 
 class DistributedCallbackTest : public ::testing::TestWithParam<EveryCallback> {};
 

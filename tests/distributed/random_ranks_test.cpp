@@ -258,7 +258,9 @@ TEST(RandomRanksTest, EveryRunEndsTheSameWayOnAllRanks) {
 }
 
 TEST(RandomRanksTest, TheOtherRanksReportAnExceptionOfOneRank) {
-  const SharedFolder folder;
+  const TemporaryFolder own_folder;
+  const std::filesystem::path folder =
+      Accelerator(together()).broadcast_bytes(own_folder.path().string());
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     Draw draw(seed);
     const std::string event = kEvents[draw.below(12)];
