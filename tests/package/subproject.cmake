@@ -1,13 +1,14 @@
 # Configures examples/consumers/fetch_content with shared libraries and checks its targets. With BUILD=ON, also builds
 # and runs it, without optimization, which would take most of the time.
-#   cmake -D SOURCE=... -D WORK=... -D TORCH_DIR=... -D BUILD=ON|OFF -P subproject.cmake
+#   cmake -D SOURCE=... -D WORK=... -D TORCH_DIR=... [-D BUILD=ON] -P subproject.cmake
 file(REMOVE_RECURSE "${WORK}")
 
 include("${CMAKE_CURRENT_LIST_DIR}/run.cmake")
 
 set(ENV{TORCH_CUDA_ARCH_LIST} "8.0")
 run(works "${CMAKE_COMMAND}" -G Ninja -S "${SOURCE}/examples/consumers/fetch_content" -B "${WORK}"
-  -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O0 -DCMAKE_UNITY_BUILD=ON -DBUILD_SHARED_LIBS=ON "-DTorch_DIR=${TORCH_DIR}"
+  -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE=-O0 -DCMAKE_UNITY_BUILD=ON -DBUILD_SHARED_LIBS=ON
+  "-DTorch_DIR=${TORCH_DIR}"
   "-DCMAKE_PROJECT_linkboy_fetch_consumer_INCLUDE=${CMAKE_CURRENT_LIST_DIR}/check_standard_library.cmake")
 file(STRINGS "${WORK}/CMakeCache.txt" architectures REGEX "^TORCH_CUDA_ARCH_LIST:")
 if(NOT architectures STREQUAL "TORCH_CUDA_ARCH_LIST:STRING=8.0")
