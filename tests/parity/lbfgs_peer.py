@@ -1,16 +1,13 @@
 #!/usr/bin/env python3
-"""Trains a small regression with Python's torch.optim.LBFGS and writes its losses, for lbfgs_golden_test.cpp.
+"""Trains a small regression with Python's torch.optim.LBFGS and prints its losses, for lbfgs_test.cpp.
 
-    lbfgs_golden.py FILE   writes the golden values
-    lbfgs_golden.py -      prints them, as this machine computes them
-    lbfgs_golden.py --continue CHECKPOINT
-                           continues the second option's training from a Trainer's checkpoint, and prints its case
+    lbfgs_peer.py                         trains with each of the options and windows
+    lbfgs_peer.py --continue CHECKPOINT   continues the training with a line search from a Trainer's checkpoint
 
-Made with PyTorch 2.11.0. Each line is one case: the optimizer's options, the number of batches in an accumulation
-window, and for each update the mean loss before it, its number of evaluations, and the weights after it.
+The output is a list of cases: the optimizer's options, the number of batches in an accumulation window, and for each
+update the mean loss before it, its number of evaluations, and the weights after it.
 """
 
-import contextlib
 import json
 import sys
 
@@ -60,15 +57,10 @@ ALL_OPTIONS = [
 
 
 def main():
-    if sys.argv[1] == "--continue":
-        checkpoint = torch.load(sys.argv[2], weights_only=True)
-        cases = [(ALL_OPTIONS[1], 1, checkpoint)]
-    else:
-        cases = [(options, window) for options in ALL_OPTIONS for window in (1, 2, 4)]
-    with contextlib.nullcontext(sys.stdout) if sys.argv[1].startswith("-") else open(sys.argv[1], "w") as file:
-        for case in cases:
-            line = {"torch": torch.__version__, "options": case[0], "window": case[1], "steps": run(*case)}
-            file.write(json.dumps(line) + "\n")
+    cases = [(options, window) for options in ALL_OPTIONS for window in (1, 2, 4)]
+    if sys.argv[1:2] == ["--continue"]:
+        cases = [(ALL_OPTIONS[1], 1, torch.load(sys.argv[2], weights_only=True))]
+    print(json.dumps([{"options": case[0], "window": case[1], "steps": run(*case)} for case in cases]))
 
 
 if __name__ == "__main__":
