@@ -16,9 +16,9 @@ from fashion_mnist_models import MODELS
 from python_peer import sequence
 from torch import nn
 
-UPDATES_BEFORE, UPDATES_AFTER = 3, 20
-# Samples per batch and width of the images. The ResNet accepts any width and is faster with small images.
-SHAPES = {"mlp": (8, 28), "cnn": (8, 28), "resnet18": (2, 16)}
+UPDATES_BEFORE = 3
+# Samples per batch, width of the images, and updates after the checkpoint. The ResNet is slow, but accepts any width.
+SHAPES = {"mlp": (8, 28, 20), "cnn": (8, 28, 20), "resnet18": (2, 16, 4)}
 # Stepped like linkboy does it: with the fused kernels, or with the same operations in the same order.
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {"fused": True},
@@ -47,13 +47,13 @@ def train(model_name, optimizer_name, path, starts):
         model.load_state_dict(checkpoint["model_state_dict"])
         optimizer.load_state_dict(checkpoint["optimizer_state_dict"])
 
-    batch, width = SHAPES[model_name]
-    samples = (UPDATES_BEFORE + UPDATES_AFTER) * batch
+    batch, width, updates_after = SHAPES[model_name]
+    samples = (UPDATES_BEFORE + updates_after) * batch
     images = sequence(samples * width * width, 7).reshape(samples, 1, width, width)
     labels = torch.arange(samples) * 7 % 10
     losses = []
     model.train()
-    for i in range(0 if starts else UPDATES_BEFORE, UPDATES_BEFORE + UPDATES_AFTER):
+    for i in range(0 if starts else UPDATES_BEFORE, UPDATES_BEFORE + updates_after):
         if starts and i == UPDATES_BEFORE:
             torch.save({"model_state_dict": model.state_dict(),
                         "optimizer_state_dict": optimizer.state_dict()}, path)
@@ -64,7 +64,7 @@ def train(model_name, optimizer_name, path, starts):
         optimizer.step()
         losses.append(loss.item())
     sums = [tensor.double().sum().item() for tensor in model.state_dict().values()]
-    return {"losses": losses[-UPDATES_AFTER:], "sums": sums}
+    return {"losses": losses[-updates_after:], "sums": sums}
 
 
 def main():

@@ -23,7 +23,9 @@ namespace optim = torch::optim;
 using parity::Outcome;
 
 constexpr int64_t kUpdatesBefore = 3;
-constexpr int64_t kUpdatesAfter = 20;
+
+/// The ResNet is slow, and has many more numbers to compare per update.
+int64_t updates_after(const std::string& model) { return model == "resnet18" ? 4 : 20; }
 
 enum class Role { kStarts, kContinues };
 
@@ -75,7 +77,7 @@ Outcome train(const std::string& model_name, const std::string& optimizer_name,
   const bool is_resnet = model_name == "resnet18";
   const int64_t batch = is_resnet ? 2 : 8;
   const int64_t width = is_resnet ? 16 : 28;
-  const int64_t samples = (kUpdatesBefore + kUpdatesAfter) * batch;
+  const int64_t samples = (kUpdatesBefore + updates_after(model_name)) * batch;
   const int64_t first = starts ? 0 : kUpdatesBefore * batch;
   const auto images =
       parity::sequence(samples * width * width, 7).reshape({samples, 1, width, width});
@@ -109,7 +111,7 @@ void expect_equal(const std::map<std::string, Outcome>& ours, const std::string&
   const SingleThread single_thread;  // more threads add in another order
   for (const auto& [name, outcome] : ours) {
     SCOPED_TRACE(name);
-    ASSERT_EQ(outcome.losses.size(), std::size_t{kUpdatesAfter});
+    ASSERT_EQ(std::ssize(outcome.losses), updates_after(name.substr(0, name.find('-'))));
     EXPECT_EQ(outcome.losses, theirs.at(name)["losses"].get<std::vector<float>>());
     EXPECT_EQ(outcome.sums(), theirs.at(name)["sums"].get<std::vector<double>>());
   }
