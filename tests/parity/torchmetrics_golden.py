@@ -1,13 +1,14 @@
 """The common part of classification_metrics_golden.py and regression_metrics_golden.py.
 
-    SCRIPT FILE           the golden values
-    SCRIPT --random SEED  the values of other inputs, to the standard output
+    SCRIPT FILE               the golden values
+    SCRIPT --random SEED ...  the values of other inputs, to the standard output
 
 Needs torchmetrics 1.9.0; prints {"missing": REASON} without it. Writes one JSON object per line: the versions, then
 groups of batches and cases. A case is a metric, its options, and the value over all batches.
 """
 
 import contextlib
+import itertools
 import json
 import sys
 import warnings
@@ -50,10 +51,11 @@ def group(title, batches, cases):
 
 
 def main(groups):
-    """Writes the groups that `groups` returns for a seed, or for None, which represents the golden values."""
+    """Writes the groups that `groups` returns for each seed, or for None, which represents the golden values."""
     warnings.simplefilter("ignore")
     is_random = sys.argv[1] == "--random"
     versions = {"torch": torch.__version__, "torchmetrics": torchmetrics.__version__}
     with contextlib.nullcontext(sys.stdout) if is_random else open(sys.argv[1], "w") as file:
-        for line in (versions, *groups(int(sys.argv[2]) if is_random else None)):
+        seeds = map(int, sys.argv[2:]) if is_random else [None]
+        for line in itertools.chain([versions], *map(groups, seeds)):
             print(json.dumps(line, separators=(",", ":")), file=file)
