@@ -5,7 +5,10 @@
 
 #include <functional>
 
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
 #include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::overridden_loop_test {
@@ -122,6 +125,28 @@ TEST(OverriddenLoopTest, ACustomRunIsCountedLikeTheDefaultOne) {
   EXPECT_TRUE(bit_equal(own.model->parameters(), plain.model->parameters()));
   EXPECT_TRUE(own.values("eval_loss_epoch").empty());
   EXPECT_TRUE(own.trainer.is_last_epoch());
+}
+
+TEST(OverriddenLoopTest, ARunThatLeavesItsEpochOpenLeavesNoStateForTheNextRun) {
+  class LeavesItsEpochOpen : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+
+   protected:
+    void run_training() override {
+      begin_epoch();
+      run_train_epoch(*train_dataloader());
+    }
+  };
+  const TemporaryFolder folder;
+  ToyOf<LeavesItsEpochOpen> own(
+      {make<SaveTrainingState>({.directory = folder / "states", .save_at_end = false}),
+       make<LambdaCallback>(
+           {.on_train_step_end = [](Trainer& trainer, const Batch&, const StepOutput&) {
+             EXPECT_FALSE(trainer.can_save_training_state());
+           }})});
+  own.train();
+  own.train();
 }
 
 TEST(OverriddenLoopTest, AnEpochThatIsNotEndedIsAnError) {
