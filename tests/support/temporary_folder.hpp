@@ -1,14 +1,12 @@
 #pragma once
 
-#include <ftw.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <filesystem>
 #include <string>
+#include <system_error>
 #include <vector>
 
 namespace linkboy {
@@ -22,13 +20,9 @@ class TemporaryFolder {
     path_ = parent / ("linkboy-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
     std::filesystem::create_directories(path_);
   }
-  // Does not call std::filesystem::remove_all, because LibTorch's libraries export another version
-  // of it, which crashes.
   ~TemporaryFolder() {
-    const auto remove = [](const char* path, const struct stat*, int, FTW*) {
-      return std::remove(path);
-    };
-    ::nftw(path_.c_str(), remove, 16, FTW_DEPTH | FTW_PHYS);
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;

@@ -84,8 +84,8 @@ TEST(FormerLengthsTest, AStateOfVersion01IsReadAndItsLengthsAreCompared) {
     ASSERT_TRUE(lengths.contains(now));
     const double length = lengths.get_double(now);
     lengths.erase(now);
-    const auto with_length = [&](double former_length) {
-      lengths.set(former, former_length);
+    const auto with_length = [&, key = former](double former_length) {
+      lengths.set(key, former_length);
       state.set("lengths", lengths);
       return state;
     };
