@@ -125,8 +125,8 @@ class SchedulerGoldenTest : public ::testing::Test {
       title.erase("momentum");
       SCOPED_TRACE(title.dump());
       const auto base = header_["base"].get<std::vector<double>>();
-      std::unique_ptr<torch::optim::Optimizer> optimizer = toy_sgd(base, 0.9);
-      if (golden.value("optimizer", "SGD") == "AdamW") optimizer = toy_adamw(base);
+      std::unique_ptr<torch::optim::Optimizer> optimizer = sgd_with_rates(base, 0.9);
+      if (golden.value("optimizer", "SGD") == "AdamW") optimizer = adamw_with_rates(base);
       const auto scheduler = make(golden)(*optimizer, config_);
       const int64_t updates_per_epoch = is_plateau(golden) ? 1 : config_.num_updates_per_epoch;
       InMemoryRunHistory history;

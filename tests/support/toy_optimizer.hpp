@@ -21,12 +21,12 @@ std::unique_ptr<Optimizer> toy_optimizer(const std::vector<double>& lrs, const O
   return std::make_unique<Optimizer>(std::move(groups), options);
 }
 
-inline std::unique_ptr<torch::optim::SGD> toy_sgd(const std::vector<double>& lrs,
-                                                  double momentum = 0.0) {
+inline std::unique_ptr<torch::optim::SGD> sgd_with_rates(const std::vector<double>& lrs,
+                                                         double momentum = 0.0) {
   return toy_optimizer<torch::optim::SGD>(lrs, torch::optim::SGDOptions(0.1).momentum(momentum));
 }
 
-inline std::unique_ptr<torch::optim::AdamW> toy_adamw(const std::vector<double>& lrs) {
+inline std::unique_ptr<torch::optim::AdamW> adamw_with_rates(const std::vector<double>& lrs) {
   return toy_optimizer<torch::optim::AdamW>(lrs, torch::optim::AdamWOptions(0.1));
 }
 

@@ -12,7 +12,7 @@ namespace linkboy::testing::reduce_on_plateau_scheduler_test {
 namespace {
 
 TEST(ReduceOnPlateauTest, ValuesWithinTheCoolDownDoNotCount) {
-  const auto optimizer = toy_sgd({0.8}, 0.9);
+  const auto optimizer = sgd_with_rates({0.8}, 0.9);
   ReduceOnPlateauScheduler scheduler(*optimizer, {.factor = 0.5, .patience = 1, .cooldown = 2},
                                      ten_by_ten());
   std::vector<double> rates;

@@ -102,7 +102,7 @@ std::vector<Case> cases() {
 struct Rehearsal {
   explicit Rehearsal(const CreateSchedulerFn& make, const RunConfig& config = five_epochs(),
                      const std::vector<double>& lrs = {0.1, 0.02})
-      : optimizer(toy_adamw(lrs)), scheduler(make(*optimizer, config)) {
+      : optimizer(adamw_with_rates(lrs)), scheduler(make(*optimizer, config)) {
     scheduler->run_start(history);
     scheduler->start();
   }
@@ -133,7 +133,7 @@ struct Rehearsal {
 class SchedulerContractTest : public ::testing::TestWithParam<Case> {};
 
 TEST_P(SchedulerContractTest, MakingItChangesNothing) {
-  const auto optimizer = toy_adamw({0.1, 0.02});
+  const auto optimizer = adamw_with_rates({0.1, 0.02});
   const auto scheduler = GetParam().make(*optimizer, five_epochs());
   EXPECT_EQ(get_param_group_field(*optimizer, ParamGroupField::lr),
             (std::vector<double>{0.1, 0.02}));
@@ -293,7 +293,7 @@ TEST_P(SchedulerContractTest, CoversTheWholeCurveWithAnyNumberOfRanks) {
           (config.num_train_batches_per_epoch + accumulation - 1) / accumulation;
       ASSERT_EQ(config.max_num_updates, 3 * per_epoch);
 
-      const auto optimizer = toy_adamw({0.1, 0.02});
+      const auto optimizer = adamw_with_rates({0.1, 0.02});
       const auto scheduler = GetParam().make(*optimizer, config);
       const double share_of_run = 1.0 / static_cast<double>(config.max_num_updates);
       for (const auto& [name, length] : scheduler->lengths()) {

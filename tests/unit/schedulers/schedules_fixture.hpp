@@ -58,7 +58,7 @@ class SchedulesTest : public ::testing::Test {
     set_param_group_field(*optimizer_, field, values);
   }
 
-  std::unique_ptr<torch::optim::SGD> optimizer_ = toy_sgd({0.01, 0.002}, 0.9);
+  std::unique_ptr<torch::optim::SGD> optimizer_ = sgd_with_rates({0.01, 0.002}, 0.9);
 };
 
 }  // namespace linkboy::testing
