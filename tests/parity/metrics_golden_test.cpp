@@ -39,13 +39,14 @@ std::shared_ptr<Metric> make(const std::string& name, const Json& options) {
   return make_metric(name, settings);
 }
 
-/// Checks each case of a golden file and returns the number of cases of each metric.
-std::map<std::string, int> check(const std::vector<Json>& lines) {
-  std::map<std::string, int> num_cases;
+/// Checks each case of a golden file and returns the number of cases of each metric and seed.
+std::map<std::pair<std::string, int>, int> check(const std::vector<Json>& lines) {
+  std::map<std::pair<std::string, int>, int> num_cases;
   for (const auto& group : lines) {
     if (!group.contains("cases")) continue;  // the versions
+    const int seed = group.value("seed", 0);
     for (const auto& golden : group["cases"]) {
-      SCOPED_TRACE(golden.dump() + ", " + group["title"].get<std::string>());
+      SCOPED_TRACE(c10::str(golden.dump(), ", ", group["title"], ", seed ", seed));
       const auto metric = make(golden["metric"], golden["options"]);
       for (const auto& batch : group["batches"]) {
         metric->update(to_tensor(batch["outputs"]), to_tensor(batch["targets"]));
@@ -57,7 +58,7 @@ std::map<std::string, int> check(const std::vector<Json>& lines) {
                                   /*equal_nan=*/true))
           << value << "\nbut torchmetrics has\n"
           << expected;
-      ++num_cases[golden["metric"]];
+      ++num_cases[{golden["metric"], seed}];
     }
   }
   return num_cases;
@@ -69,7 +70,7 @@ TEST(MetricsGoldenTest, ValuesEqualTorchmetrics) {
     const auto lines = parity::golden_lines(golden);
     ASSERT_EQ(lines.at(0)["torchmetrics"], "1.9.0");
     int sum = 0;
-    for (const auto& [name, count] : check(lines)) sum += count;
+    for (const auto& [metric, count] : check(lines)) sum += count;
     EXPECT_EQ(sum, expected);
   }
 }
@@ -80,7 +81,7 @@ TEST(MetricsGoldenTest, ValuesOfRandomInputsEqualTorchmetrics) {
        {std::pair("classification_metrics", 9U), {"regression_metrics", 7U}}) {
     const auto lines = parity::lines_from_python(golden, {"--random", "1", "2", "3"});
     SKIP_IF_MISSING(lines.at(0));
-    EXPECT_EQ(check(lines).size(), num_metrics);
+    EXPECT_EQ(check(lines).size(), 3 * num_metrics);
   }
 }
 

@@ -4,7 +4,8 @@
     SCRIPT --random SEED ...  the values of other inputs, to the standard output
 
 Needs torchmetrics 1.9.0; prints {"missing": REASON} without it. Writes one JSON object per line: the versions, then
-groups of batches and cases. A case is a metric, its options, and the value over all batches.
+groups of batches and cases, with their seed if there is one. A case is a metric, its options, and the value over all
+batches.
 """
 
 import contextlib
@@ -57,5 +58,6 @@ def main(groups):
     versions = {"torch": torch.__version__, "torchmetrics": torchmetrics.__version__}
     with contextlib.nullcontext(sys.stdout) if is_random else open(sys.argv[1], "w") as file:
         seeds = map(int, sys.argv[2:]) if is_random else [None]
-        for line in itertools.chain([versions], *map(groups, seeds)):
+        with_seed = ({**line, "seed": seed} if is_random else line for seed in seeds for line in groups(seed))
+        for line in itertools.chain([versions], with_seed):
             print(json.dumps(line, separators=(",", ":")), file=file)

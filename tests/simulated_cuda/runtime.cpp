@@ -170,8 +170,8 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 
-// As with CUDA, a copy to pageable host memory makes the host wait, and a copy from pageable host
-// memory reads it immediately.
+// A copy to pageable host memory makes the host wait, and a copy from pageable host memory reads it
+// immediately, like CUDA's.
 cudaError_t cudaMemcpyAsync(void* target, const void* source, std::size_t size, cudaMemcpyKind,
                             cudaStream_t handle) {
   if (size == 0) return cudaSuccess;
