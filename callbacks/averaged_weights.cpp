@@ -4,6 +4,7 @@
 #include <ATen/OpMathType.h>
 #include <ATen/core/grad_mode.h>
 
+#include <unordered_set>
 #include <utility>
 
 #include "linkboy/error.hpp"
@@ -30,8 +31,14 @@ void AveragedWeights::attach(const Model& model, bool continues) {
   floating_.clear();
   averages_.clear();
   before_.clear();
+  parameters_.clear();
+  std::unordered_set<const at::TensorImpl*> of_model;
+  for (const at::Tensor& parameter : model.parameters()) {
+    of_model.insert(parameter.unsafeGetTensorImpl());
+  }
   for (const auto& [name, tensor] : tensors_) {
     if (is_averaged(tensor)) floating_.push_back(tensor);
+    if (of_model.contains(tensor.unsafeGetTensorImpl())) parameters_.insert(name);
   }
   const StateDict loaded = std::exchange(loaded_, {});
   if (!continues || loaded.empty()) return;
@@ -115,10 +122,34 @@ StateDict AveragedWeights::state_dict() const {
   return state;
 }
 
+StateDict AveragedWeights::rank_state_dict(bool has_own_weights) const {
+  StateDict own;
+  if (!loaded_.empty()) return own;
+  for (const auto& [part, values] : state_dict().entries()) {
+    StateDict of_rank;
+    const StateDict tensors = StateDict::from_ivalue(values, part);
+    for (const auto& [name, tensor] : tensors.entries()) {
+      if (has_own_weights || !parameters_.contains(name)) of_rank.set(name, tensor);
+    }
+    if (!of_rank.empty()) own.set(part, of_rank);
+  }
+  return own;
+}
+
+void AveragedWeights::load_rank_state_dict(const StateDict& state) {
+  for (const auto& [part, values] : state.entries()) {
+    StateDict all = loaded_.get_dict(part);
+    const StateDict own = state.get_dict(part);
+    for (const auto& [name, tensor] : own.entries()) all.set(name, tensor);
+    loaded_.set(part, all);
+  }
+}
+
 void AveragingCallback::start_average(Trainer& trainer) {
+  differs_between_ranks_ = trainer.accelerator().num_processes() > 1;
+  has_own_weights_ = trainer.accelerator().has_own_weights();
   weights_.attach(trainer.model(), is_resumed());
   if (!is_resumed()) num_averaged_ = 0;
-  last_update_ = trainer.num_updates();
   was_cut_short_ = false;
 }
 
@@ -128,13 +159,22 @@ void AveragingCallback::average(std::optional<double> weight) {
   weights_.move_towards_model(weight.value_or(1.0 / static_cast<double>(num_averaged_)));
 }
 
-bool AveragingCallback::is_new_update(Trainer& trainer) {
-  const int64_t update = trainer.num_updates();
-  return std::exchange(last_update_, update) != update;
+void AveragingCallback::take_out_others(Trainer& trainer) {
+  for (const auto& callback : trainer.callback_handler().callbacks()) {
+    auto* other = dynamic_cast<AveragingCallback*>(callback.get());
+    if (other != nullptr && other != this && other->weights_.is_in_model()) {
+      other->weights_.take_out_of_model();
+    }
+  }
 }
 
 void AveragingCallback::on_stop_training_error(Trainer&, const StopTraining& stop) {
   was_cut_short_ = stop.reason() == StopReason::stop_request || stop.reason() == StopReason::nan;
+}
+
+void AveragingCallback::report_trained_weights(Trainer& trainer) const {
+  trainer.print(c10::str("The model keeps its trained weights instead of the average, because the ",
+                         "run was cut short (", to_string(trainer.result().reason), ")"));
 }
 
 StateDict AveragingCallback::state_dict() const {
@@ -144,6 +184,14 @@ StateDict AveragingCallback::state_dict() const {
 void AveragingCallback::load_state_dict(const StateDict& state) {
   num_averaged_ = state.get_int("num_averaged");
   weights_.load_state_dict(state.get_dict("weights"));
+}
+
+StateDict AveragingCallback::rank_state_dict() const {
+  return differs_between_ranks_ ? weights_.rank_state_dict(has_own_weights_) : StateDict();
+}
+
+void AveragingCallback::load_rank_state_dict(const StateDict& state) {
+  weights_.load_rank_state_dict(state);
 }
 
 }  // namespace linkboy

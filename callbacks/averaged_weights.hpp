@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "linkboy/callback.hpp"
@@ -58,11 +60,18 @@ class LINKBOY_API AveragedWeights {
   /// Stores a state. The next `attach` restores it if `continues` is true, and discards it
   /// otherwise.
   void load_state_dict(const StateDict& state) { loaded_ = state; }
+
+  /// Returns the part of `state_dict` that can differ between the ranks of a run: the buffers or,
+  /// if each rank has its own weights (local SGD), everything. Empty before `attach`.
+  StateDict rank_state_dict(bool has_own_weights) const;
+  /// Replaces a part of the state that `load_state_dict` has stored.
+  void load_rank_state_dict(const StateDict& state);
   /// Whether a state was loaded since the last `attach`.
   bool is_loaded() const { return !loaded_.empty(); }
 
  private:
   NamedTensors tensors_;              // the model's tensors
+  std::set<std::string> parameters_;  // the names of those that are parameters
   std::vector<at::Tensor> floating_;  // the tensors among them that are averaged
   std::vector<at::Tensor> averages_;  // the averages of `floating_`
   std::vector<at::Tensor> before_;    // the trained values of `tensors_` while `is_in_model()`
@@ -71,6 +80,13 @@ class LINKBOY_API AveragedWeights {
 
 /// Base class of callbacks that average the model's weights over a run. Each run begins a new
 /// average, unless it is resumed.
+///
+/// If a callback of this kind puts its average into the model at the end of the run, it does so
+/// when the run ends after its last epoch, at `max_num_updates`, or for any StopReason other than
+/// `stop_request` and `nan`. After a stop request (`Trainer::request_stop`, StopOnSignal,
+/// TimeLimit), a NaN or an exception, the model keeps its trained weights, and a run that resumes
+/// puts the average in at its own end. docs/callbacks.md has the table. If several callbacks put
+/// their averages in, the model has that of the last one in the Trainer's order.
 class LINKBOY_API AveragingCallback : public Callback {
  public:
   /// Returns how many times weights were added to the average in this run, including those before a
@@ -81,6 +97,8 @@ class LINKBOY_API AveragingCallback : public Callback {
 
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
+  StateDict rank_state_dict() const override;
+  void load_rank_state_dict(const StateDict& state) override;
 
  protected:
   /// Returns `average`, so that the callback is called before callbacks that monitor metrics of the
@@ -95,18 +113,22 @@ class LINKBOY_API AveragingCallback : public Callback {
   /// @param weight  Weight of the model's weights in the new average, in [0, 1]. If not set, all
   ///        counted weights have the same weight.
   void average(std::optional<double> weight = {});
-  /// Returns false if the update was skipped. Call it in each `on_train_update_end`.
-  bool is_new_update(Trainer& trainer);
+  /// Takes the averages of other callbacks out of the model. Call it at the end of a run before you
+  /// read the trained weights or put the average in, which stores them.
+  void take_out_others(Trainer& trainer);
   /// Whether a stop request or a NaN ended the run, so that it may be resumed.
   bool was_cut_short() const { return was_cut_short_; }
+  /// Prints that the model keeps its trained weights. Call it at the end of a run that was cut
+  /// short, if the callback has an average for the model.
+  void report_trained_weights(Trainer& trainer) const;
 
   /// The average.
   AveragedWeights weights_;
-  /// Number of updates of the run at the last `start_average` or `is_new_update`.
-  int64_t last_update_ = 0;
 
  private:
   int64_t num_averaged_ = 0;
+  bool differs_between_ranks_ = false;
+  bool has_own_weights_ = false;
   bool was_cut_short_ = false;
 };
 

@@ -15,7 +15,6 @@
 #include "linkboy/callbacks/model_summary.hpp"
 #include "linkboy/callbacks/move_modules_to_device.hpp"
 #include "linkboy/callbacks/performance_monitor.hpp"
-#include "linkboy/callbacks/phase_timer.hpp"
 #include "linkboy/callbacks/precise_batch_norm.hpp"
 #include "linkboy/callbacks/print_progress.hpp"
 #include "linkboy/callbacks/profiler.hpp"
@@ -42,29 +41,16 @@ struct NoOptions {
 };
 
 struct NumBatches {
+  /// Number of batches per loader and process. In code, the argument of the constructor. Must be at
+  /// least 1.
   int64_t num_batches = 1;
   LINKBOY_FIELDS(num_batches);
 };
 
 struct MaxTime {
+  /// Sets `max_time` in text. Must be above 0.
   Required<double> minutes;
   LINKBOY_FIELDS(minutes);
-};
-
-// Options of classes that linkboy 0.1 had.
-
-struct LimitEvalSteps {
-  int64_t num_eval_steps = 1;
-  bool limit_intermediate_only = true;
-  LINKBOY_FIELDS(num_eval_steps, limit_intermediate_only);
-};
-
-struct WsdCheckpoint {
-  std::filesystem::path save_dir = "checkpoints";
-  bool save_optimizer = true;
-  bool save_scheduler = true;
-  std::optional<std::filesystem::path> initial_checkpoint{};
-  LINKBOY_FIELDS(save_dir, save_optimizer, save_scheduler, initial_checkpoint);
 };
 
 template <class C, class Options = typename C::Options>
@@ -91,80 +77,40 @@ std::shared_ptr<Callback> make_fast_dev_run(const NumBatches& text) {
   return make<FastDevRun>(text.num_batches);
 }
 
-/// Creates a callback that was a separate class in linkboy 0.1. Sets the name of that class, under
-/// which training states store the callback's state.
-template <class C>
-std::shared_ptr<Callback> former(const char* name, typename C::Options options) {
-  auto callback = make<C>(std::move(options));
-  callback->set_name(name);
-  return callback;
-}
-
-std::shared_ptr<Callback> make_limit_eval_steps(const LimitEvalSteps& text) {
-  LimitBatchesOptions options{.are_eval_limits_total = true};
-  (text.limit_intermediate_only ? options.num_intermediate_eval_batches
-                                : options.num_eval_batches) = text.num_eval_steps;
-  return former<LimitBatches>("linkboy::LimitEvalSteps", options);
-}
-
-std::shared_ptr<Callback> make_overfit_batches(const NumBatches& text) {
-  return former<LimitBatches>("linkboy::OverfitBatches",
-                              {.num_train_batches = text.num_batches, .repeat_first_epoch = true});
-}
-
-std::shared_ptr<Callback> make_wsd_checkpoint(const WsdCheckpoint& text) {
-  return former<SaveTrainingState>(
-      "linkboy::WsdCheckpoint",
-      {.directory = text.save_dir,
-       .save_at_end = false,
-       .save_at_decays =
-           DecaySaves{.save_optimizer = text.save_optimizer, .save_scheduler = text.save_scheduler},
-       .initial_checkpoint = text.initial_checkpoint});
-}
-
 const Callbacks& callbacks() {
   static const Callbacks all(
-      "callback",
-      {
-          // Control
-          entry<EarlyStopping>("early-stopping"),
-          entry<TerminateOnNaN>("terminate-on-nan"),
-          Callbacks::entry<MaxTime>("time-limit", make_time_limit, {.minutes = 0.0}),
-          entry<StopOnSignal>("stop-on-signal"),
-          entry<LimitBatches>("limit-batches"),
-          Callbacks::entry<NumBatches>("fast-dev-run", make_fast_dev_run),
-          entry<StepBasedEvaluation>("step-based-evaluation"),
-          entry<ModelEma>("model-ema"),
-          entry<StochasticWeightAveraging>("stochastic-weight-averaging"),
-          entry<PreciseBatchNorm>("precise-batch-norm"),
-          entry<ConvertSyncBatchNorm>("convert-sync-batch-norm"),
-          entry<MoveModulesToDevice>("move-modules-to-device"),
-          // Saving
-          entry<SaveBestModel>("save-best-model"),
-          entry<SaveTrainingState>("save-training-state"),
-          entry<SaveCheckpoint>("save-checkpoint"),
-          entry<LoadCheckpoint>("load-checkpoint"),
-          entry<SavePredictions>("save-predictions", {.path = ""}),
-          // Monitoring
-          entry<LogMetrics>("log-metrics"),
-          entry<PrintProgress>("print-progress"),
-          entry<ProgressBar>("progress-bar"),
-          entry<LearningRateMonitor>("learning-rate-monitor"),
-          entry<GradientNorm>("gradient-norm"),
-          entry<EventStorage>("event-storage"),
-          entry<PerformanceMonitor>("performance-monitor"),
-          entry<PhaseTimer>("phase-timer"),
-          entry<MemoryMonitor>("memory-monitor"),
-          entry<ModelSummary>("model-summary"),
-          entry<Profiler>("profiler"),
-      },
-      {
-          Callbacks::entry<MaxTime>("timer", make_time_limit, {.minutes = 0.0}),
-          entry<PhaseTimer>("timing"),
-          Callbacks::entry<LimitEvalSteps>("limit-eval-steps", make_limit_eval_steps),
-          Callbacks::entry<NumBatches>("overfit-batches", make_overfit_batches),
-          Callbacks::entry<WsdCheckpoint>("wsd-checkpoint", make_wsd_checkpoint),
-      });
+      "callback", {
+                      // Control
+                      entry<EarlyStopping>("early-stopping"),
+                      entry<TerminateOnNaN>("terminate-on-nan"),
+                      Callbacks::entry<MaxTime>("time-limit", make_time_limit, {.minutes = 0.0}),
+                      entry<StopOnSignal>("stop-on-signal"),
+                      entry<LimitBatches>("limit-batches"),
+                      Callbacks::entry<NumBatches>("fast-dev-run", make_fast_dev_run),
+                      entry<StepBasedEvaluation>("step-based-evaluation"),
+                      entry<ModelEma>("model-ema"),
+                      entry<StochasticWeightAveraging>("stochastic-weight-averaging"),
+                      entry<PreciseBatchNorm>("precise-batch-norm"),
+                      entry<ConvertSyncBatchNorm>("convert-sync-batch-norm"),
+                      entry<MoveModulesToDevice>("move-modules-to-device"),
+                      // Saving
+                      entry<SaveBestModel>("save-best-model"),
+                      entry<SaveTrainingState>("save-training-state"),
+                      entry<SaveCheckpoint>("save-checkpoint"),
+                      entry<LoadCheckpoint>("load-checkpoint"),
+                      entry<SavePredictions>("save-predictions", {.path = ""}),
+                      // Monitoring
+                      entry<LogMetrics>("log-metrics"),
+                      entry<PrintProgress>("print-progress"),
+                      entry<ProgressBar>("progress-bar"),
+                      entry<LearningRateMonitor>("learning-rate-monitor"),
+                      entry<GradientNorm>("gradient-norm"),
+                      entry<EventStorage>("event-storage"),
+                      entry<PerformanceMonitor>("performance-monitor"),
+                      entry<MemoryMonitor>("memory-monitor"),
+                      entry<ModelSummary>("model-summary"),
+                      entry<Profiler>("profiler"),
+                  });
   return all;
 }
 

@@ -23,7 +23,7 @@ LINKBOY_API std::shared_ptr<Callback> make_callback(const std::string& name,
 
 /// Returns the names of all callbacks that `make_callback` can create: "early-stopping",
 /// "model-ema" and so on. Callbacks that need objects are not included (FreezeLayers,
-/// LambdaCallback, MetricCallback, TrackRun), nor are names of earlier versions.
+/// LambdaCallback, MetricCallback, TrackRun).
 LINKBOY_API std::vector<std::string> callback_names();
 
 /// Returns the options of the callback called `name`, with their defaults.

@@ -42,12 +42,6 @@ struct EarlyStoppingOptions {
 
   LINKBOY_FIELDS(patience, min_delta, is_min_delta_relative, warmup_epochs, divergence_bound,
                  stop_at_non_finite, monitor, greater_is_better, reset_on_train);
-  /// Keys from earlier builds of 0.1, which text options may still use.
-  static constexpr FormerKey kFormerKeys[] = {{"early_stopping_patience", "patience"},
-                                              {"early_stopping_threshold", "min_delta"},
-                                              {"is_threshold_relative", "is_min_delta_relative"},
-                                              {"num_warmup_epochs", "warmup_epochs"},
-                                              {"watch_metric", "monitor"}};
 };
 
 /// Ends the run (StopReason::early_stop) when the monitored metric has not improved for `patience`

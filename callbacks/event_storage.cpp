@@ -86,9 +86,21 @@ void EventStorage::on_train_step_end(Trainer& trainer, const Batch&, const StepO
 }
 
 void EventStorage::on_gradients_ready(Trainer& trainer) {
+  // Whether the previous update was skipped may be known only now.
+  if (num_updates_ > trainer.num_updates() + 1) renumber(trainer.num_updates() + 1);
   // After the update, the scheduler has already set the learning rate of the next one.
   put_scalar("learning_rate",
              get_param_group_field(*trainer.optimizer(), ParamGroupField::lr).front());
+}
+
+/// Gives `update`, which follows skipped updates, and these updates the same number.
+void EventStorage::renumber(int64_t update) {
+  num_updates_ = update;
+  for (auto& [name, values] : values_) {
+    for (auto value = values.rbegin(); value != values.rend() && value->update > update; ++value) {
+      value->update = update;
+    }
+  }
 }
 
 void EventStorage::on_train_update_end(Trainer&) {

@@ -66,7 +66,9 @@ class LINKBOY_API EventStorage : public Callback {
   at::Tensor values(std::string_view name, int64_t num_values) const;
 
   /// Returns the update number of each of these values, as an int64 tensor of shape [n]. Updates
-  /// are counted from 1; skipped updates are included.
+  /// are counted from 1, as `Trainer::num_updates` counts them: the values of a skipped update
+  /// have the number of the update that follows it. Until the next update, they may have a higher
+  /// number.
   /// @throws Error under the same conditions as `values`.
   at::Tensor updates(std::string_view name, int64_t num_values) const;
 
@@ -92,11 +94,12 @@ class LINKBOY_API EventStorage : public Callback {
   using Values = std::deque<Value>;
 
   void put(std::string_view name, Value value);
+  void renumber(int64_t update);
   const Values& find(std::string_view name, int64_t num_values) const;
 
   EventStorageOptions options_;
   std::map<std::string, Values, std::less<>> values_;
-  int64_t num_updates_ = 0;  // updates that have begun, including skipped ones
+  int64_t num_updates_ = 0;  // number of the update in progress, or of the last one
   bool is_state_loaded_ = false;
   LossAverage loss_;  // loss of the update in progress
 };

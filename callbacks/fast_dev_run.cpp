@@ -3,22 +3,35 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <limits>
+#include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "linkboy/callbacks/limit_batches.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/extend/limited_loader.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {
 namespace {
 
 /// Called after all other callbacks. Limits the loaders that they have set. Requests the stop only
-/// after they have processed the end of the first epoch, because a stop request ends any evaluation
-/// immediately.
+/// after they have processed the end of the first epoch, because some of them omit their evaluation
+/// once a stop is requested. Restores the Trainer's callbacks after the run.
 class EndAfterFirstEpoch final : public LimitBatches {
  public:
-  using LimitBatches::LimitBatches;
+  /// @param before  The Trainer's callbacks, including those that the run leaves out.
+  EndAfterFirstEpoch(int64_t num_batches, CallbackList before)
+      : LimitBatches({.num_eval_batches = num_batches}),
+        num_batches_(num_batches),
+        before_(std::move(before)) {}
+
+  /// The run configuration and the schedules already exist. They are those of the whole run,
+  /// because a warm-up, for example, may be longer than a few updates.
+  void on_training_run_claim(Trainer& trainer) override {
+    trainer.set_train_dataloader(
+        std::make_shared<LimitedLoader>(trainer.train_dataloader(), num_batches_));
+  }
 
   void on_training_run_epoch_end(Trainer& trainer) override {
     trainer.request_stop(StopReason::max_steps,
@@ -26,8 +39,27 @@ class EndAfterFirstEpoch final : public LimitBatches {
                                      trainer.train_dataloader()->size()));
   }
 
+  void on_run_exit(Trainer& trainer) override {
+    CallbackHandler& handler = trainer.callback_handler();
+    const CallbackList now = handler.callbacks();
+    handler.clear();
+    const auto has = [](const CallbackList& callbacks, const std::shared_ptr<Callback>& wanted) {
+      return std::find(callbacks.begin(), callbacks.end(), wanted) != callbacks.end();
+    };
+    for (const auto& callback : before_) {
+      if (callback->writes_files() || has(now, callback)) handler.add(callback);
+    }
+    for (const auto& callback : now) {
+      if (callback.get() != this && !has(before_, callback)) handler.add(callback);
+    }
+  }
+
  protected:
   Phase default_phase() const override { return Phase::last; }
+
+ private:
+  int64_t num_batches_;
+  CallbackList before_;
 };
 
 }  // namespace
@@ -40,16 +72,14 @@ FastDevRun::FastDevRun(int64_t num_batches) : num_batches_(num_batches) {
 Callback::Phase FastDevRun::default_phase() const { return Phase::first; }
 
 void FastDevRun::on_dataloaders_ready(Trainer& trainer) {
-  const auto removed = trainer.callback_handler().remove_if(
-      [](const Callback& callback) { return callback.writes_files(); });
-  if (!removed.empty()) {
-    trainer.print(
-        fmt::format("FastDevRun removes callbacks that write files: {}", fmt::join(removed, ", ")));
-  }
-  if (!trainer.callback_handler().find<EndAfterFirstEpoch>()) {
-    // The added callback also gets this event, after all others.
-    trainer.callback_handler().add(std::make_shared<EndAfterFirstEpoch>(num_batches_));
-  }
+  CallbackHandler& handler = trainer.callback_handler();
+  const auto end = std::make_shared<EndAfterFirstEpoch>(num_batches_, handler.callbacks());
+  const auto left_out =
+      handler.remove_if([](const Callback& callback) { return callback.writes_files(); });
+  handler.add(end);  // it also gets this event, after all others
+  if (left_out.empty()) return;
+  trainer.print(fmt::format("FastDevRun leaves out callbacks that write files: {}",
+                            fmt::join(left_out, ", ")));
 }
 
 void FastDevRun::on_training_run_epoch_end(Trainer& trainer) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <cmath>
 #include <unordered_set>
 
@@ -59,9 +60,13 @@ void FreezeLayers::add_param_groups(Trainer& trainer) const {
 
 void FreezeLayers::on_train_epoch_start(Trainer& trainer) {
   const int64_t epoch = trainer.run_history().current_epoch();
-  for (const UnfreezeStep& step : options_.unfreeze_at) {
-    // Also applies the steps of earlier epochs, for a resumed run.
-    if (step.epoch > epoch) continue;
+  for (std::size_t i = 0; i < options_.unfreeze_at.size(); ++i) {
+    const UnfreezeStep& step = options_.unfreeze_at[i];
+    const auto number = static_cast<int64_t>(i);
+    const bool was_applied = std::find(applied_.begin(), applied_.end(), number) != applied_.end();
+    // Also applies the steps of earlier epochs and runs, for a resumed run.
+    if (step.epoch > epoch && !was_applied) continue;
+    if (!was_applied) applied_.push_back(number);
     const ParametersByGroup changed =
         freezer_->unfreeze({.from_index = step.from_index,
                             .to_index = step.to_index,
@@ -71,6 +76,13 @@ void FreezeLayers::on_train_epoch_start(Trainer& trainer) {
                               step.to_index, epoch));
   }
   freezer_->apply_modes();
+}
+
+StateDict FreezeLayers::state_dict() const { return {{"applied", c10::IValue(applied_)}}; }
+
+void FreezeLayers::load_state_dict(const StateDict& state) {
+  applied_.clear();
+  for (const c10::IValue& number : state.get_list("applied")) applied_.push_back(number.toInt());
 }
 
 /// Restores the modes, because another callback may have put the whole model into training mode.

@@ -65,12 +65,15 @@ class LINKBOY_API FreezeLayers : public Callback {
   void on_training_run_start(Trainer& trainer) override;
   void on_train_epoch_start(Trainer& trainer) override;
   void on_train_step_start(Trainer& trainer) override;
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state) override;
 
  private:
   void add_param_groups(Trainer& trainer) const;
 
   std::shared_ptr<ModelFreezer> freezer_;
   FreezeLayersOptions options_;
+  std::vector<int64_t> applied_;  // the steps that were applied in this run or an earlier one
 };
 
 }  // namespace linkboy

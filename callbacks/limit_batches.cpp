@@ -2,9 +2,11 @@
 
 #include <limits>
 #include <memory>
+#include <utility>
 
 #include "linkboy/error.hpp"
 #include "linkboy/extend/limited_loader.hpp"
+#include "linkboy/extend/peeking_loader.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {
@@ -37,7 +39,10 @@ void LimitBatches::on_dataloaders_ready(Trainer& trainer) {
     if (loader) loader = std::make_shared<LimitedLoader>(loader, num_batches);
   };
   for (EvaluationSet& set : trainer.evaluation_sets()) {
-    if (repeats) set = {.name = set.name, .loader = trainer.train_dataloader()};
+    if (repeats) {
+      set = {.name = set.name,
+             .loader = std::make_shared<PeekingLoader>(trainer.train_dataloader())};
+    }
     if (options_.num_intermediate_eval_batches) {
       if (!set.intermediate_loader) set.intermediate_loader = set.loader;
       limit(set.intermediate_loader, *options_.num_intermediate_eval_batches);

@@ -66,6 +66,12 @@ void MetricCallback::end(Trainer& trainer) {
       trainer.run_history().update_metric(c10::str(recorded, "_", i), elements[i].item<double>());
     }
   }
+  leave();
+}
+
+/// Continues with the epoch in which the present one began. After the outermost one, the metrics
+/// keep their data.
+void MetricCallback::leave() {
   MetricCollection::Seen outer = std::move(outer_.back());
   outer_.pop_back();
   if (!outer_.empty()) metrics_.put_back(std::move(outer));
@@ -95,6 +101,10 @@ void MetricCallback::on_eval_step_end(Trainer&, const Batch& batch, const StepOu
 }
 
 void MetricCallback::on_eval_epoch_end(Trainer& trainer) { end(trainer); }
+
+void MetricCallback::on_eval_epoch_interrupted(Trainer&) {
+  if (!outer_.empty()) leave();
+}
 
 // Returns the data of the training epoch, even while an evaluation within it is measured.
 StateDict MetricCallback::rank_state_dict() const {

@@ -79,6 +79,7 @@ class LINKBOY_API MetricCallback : public Callback {
   void on_eval_step_end(Trainer&, const Batch& batch, const StepOutput& output) override;
   /// @note Collective.
   void on_eval_epoch_end(Trainer& trainer) override;
+  void on_eval_epoch_interrupted(Trainer& trainer) override;
 
   StateDict rank_state_dict() const override;
   void load_rank_state_dict(const StateDict& state) override { loaded_ = state; }
@@ -90,6 +91,7 @@ class LINKBOY_API MetricCallback : public Callback {
   void begin();
   void update(const Batch& batch, const StepOutput& output);
   void end(Trainer& trainer);
+  void leave();
 
   MetricCollection metrics_;
   MetricCallbackOptions options_;

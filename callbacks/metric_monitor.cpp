@@ -12,6 +12,7 @@ bool MetricMonitor::is_better(double value) const {
 }
 
 std::optional<double> MetricMonitor::new_value(Trainer& trainer) {
+  trainer.accelerator().check_same_metric(trainer.run_history(), name_);
   try {
     return cursor_.take_newest(trainer.run_history(), name_,
                                trainer.is_epoch_evaluated() || !trainer.eval_dataloader());

@@ -36,7 +36,9 @@ class LINKBOY_API MetricMonitor {
 
   /// Returns the value of this epoch, or nullopt if the epoch was not evaluated.
   /// @throws Error if the history never had this metric although the epoch was evaluated or the run
-  ///         does not have evaluation data.
+  ///         does not have evaluation data; DistributedError on all processes if the metric
+  ///         differs between them.
+  /// @note Collective.
   std::optional<double> new_value(Trainer& trainer);
 
   /// Starts a run. In a resumed run, keeps the loaded state, so that values that the saved run had

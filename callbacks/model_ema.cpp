@@ -8,6 +8,7 @@
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
+#include "linkboy/util/plain_name.hpp"
 
 namespace linkboy {
 
@@ -48,7 +49,7 @@ void ModelEma::on_training_run_start(Trainer& trainer) {
   if (metric_.start_run(trainer, is_resumed(), /*reset=*/true)) saved_.reset();
   bring_saved_here(trainer);
   start_average(trainer);
-  if (!weights_.has_begun() && last_update_ >= options_.start_after) weights_.begin();
+  if (!weights_.has_begun() && trainer.num_updates() >= options_.start_after) weights_.begin();
 }
 
 /// If the file cannot be used, stops tracking it, so that a later average can become the best.
@@ -62,10 +63,11 @@ void ModelEma::bring_saved_here(Trainer& trainer) {
 }
 
 void ModelEma::on_train_update_end(Trainer& trainer) {
-  if (!is_new_update(trainer) || last_update_ < options_.start_after) return;
+  const int64_t update = trainer.num_updates();
+  if (trainer.was_update_skipped() || update < options_.start_after) return;
   if (!weights_.has_begun()) {
     weights_.begin();
-  } else if ((last_update_ - options_.start_after) % options_.every_n_updates == 0) {
+  } else if ((update - options_.start_after) % options_.every_n_updates == 0) {
     average(1.0 - decay_now());
   }
 }
@@ -112,29 +114,36 @@ void ModelEma::save_if_best(Trainer& trainer) {
 }
 
 void ModelEma::on_training_run_end(Trainer& trainer) {
-  if (options_.apply_at_end && !was_cut_short() && !weights_.is_in_model()) swap_in(trainer);
+  if (!options_.apply_at_end || weights_.is_in_model()) return;
+  if (was_cut_short()) {
+    if (weights_.has_begun()) report_trained_weights(trainer);
+    return;
+  }
+  take_out_others(trainer);
+  swap_in(trainer);
 }
 
 StateDict ModelEma::state_dict() const {
   StateDict state = AveragingCallback::state_dict();
   for (const auto& [key, value] : metric_.state_dict().entries()) state.set(key, value);
   if (saved_) {
-    state.set("saved", std::filesystem::absolute(*saved_).lexically_normal().string());
+    state.set("saved_name", saved_->filename().string());
     state.set("saved_epoch", saved_epoch_);
   }
   return state;
 }
 
 void ModelEma::load_state_dict(const StateDict& state) {
+  std::optional<std::filesystem::path> saved;
+  int64_t saved_epoch = 0;
+  if (state.contains("saved_name")) {
+    saved = require_plain_name(state.get_string("saved_name"), "ModelEma's checkpoint");
+    saved_epoch = state.get_int("saved_epoch");
+  }
   metric_.load_state_dict(state);
   AveragingCallback::load_state_dict(state);
-  saved_.reset();
-  if (state.contains("saved")) {
-    saved_ = state.get_string("saved");
-    // A state of an older version does not contain the epoch. `bring_here` then rejects the file
-    // with a warning.
-    saved_epoch_ = state.contains("saved_epoch") ? state.get_int("saved_epoch") : -1;
-  }
+  saved_ = std::move(saved);
+  saved_epoch_ = saved_epoch;
 }
 
 }  // namespace linkboy

@@ -36,26 +36,22 @@ struct ModelEmaOptions {
   /// the monitored metric under its name, and `epoch`. If the averages are not evaluated, the
   /// checkpoint is saved after each epoch. If the file cannot be written, the error is printed and
   /// the run continues. A run that is resumed with another path copies the best average so far to
-  /// the new path. If not set, no checkpoint is saved.
+  /// the new path, from the places where SaveBestModel searches, too. If not set, no checkpoint is
+  /// saved.
   std::optional<std::filesystem::path> path{};
   /// Name of the monitored metric in the run history.
   std::string monitor = "ema_model_eval_loss_epoch";
   /// Whether a larger value is an improvement.
   bool greater_is_better = false;
 
-  /// If true, puts the averages into the model at the end of the run, unless the run was stopped on
-  /// request or by a NaN. A training state that is saved after that still contains the weights from
+  /// If true, puts the averages into the model at the end of the run; AveragingCallback describes
+  /// after which ends. A training state that is saved after that still contains the weights from
   /// which training continues. With SaveBestModel, which is called later, set
   /// `load_saved_checkpoint` to false; otherwise it replaces the averages.
   bool apply_at_end = false;
 
   LINKBOY_FIELDS(decay, warmup, start_after, every_n_updates, evaluate, path, monitor,
                  greater_is_better, apply_at_end);
-  /// Keys from earlier builds of 0.1, which text options may still use.
-  static constexpr FormerKey kFormerKeys[] = {{"warm_up", "warmup"},
-                                              {"save_path", "path"},
-                                              {"watch_metric", "monitor"},
-                                              {"leave_in_model", "apply_at_end"}};
 };
 
 /// Keeps an exponential moving average of the model's weights:

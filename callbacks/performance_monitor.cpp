@@ -1,5 +1,7 @@
 #include "linkboy/callbacks/performance_monitor.hpp"
 
+#include <ATen/DeviceAccelerator.h>
+
 #include <limits>
 #include <utility>
 
@@ -9,24 +11,35 @@
 namespace linkboy {
 namespace {
 
+struct Span {
+  const char* name;  // of its metric, and in a state
+  TimeSum TrainPerformance::*times;
+};
+
+constexpr Span kSpans[] = {{"train_data_time", &TrainPerformance::data},
+                           {"train_forward_time", &TrainPerformance::forward},
+                           {"train_backward_time", &TrainPerformance::backward},
+                           {"train_optimizer_time", &TrainPerformance::optimizer}};
+
 double ratio(double part, double whole) {
   return whole > 0.0 ? part / whole : std::numeric_limits<double>::quiet_NaN();
 }
 
-void add(TrainPerformance& sum, const TrainPerformance& more) {
+void add_to(TimeSum& sum, const TimeSum& more) {
+  sum.seconds += more.seconds;
+  sum.count += more.count;
+}
+
+void add_to(TrainPerformance& sum, const TrainPerformance& more) {
   sum.num_samples += more.num_samples;
   sum.num_steps += more.num_steps;
   sum.seconds += more.seconds;
-  sum.num_waits += more.num_waits;
-  sum.wait_seconds += more.wait_seconds;
-}
-
-template <class Duration>
-double seconds(Duration duration) {
-  return std::chrono::duration<double>(duration).count();
+  for (const Span& span : kSpans) add_to(sum.*span.times, more.*span.times);
 }
 
 }  // namespace
+
+double TimeSum::mean() const { return ratio(seconds, static_cast<double>(count)); }
 
 double TrainPerformance::samples_per_second() const {
   return ratio(static_cast<double>(num_samples), seconds);
@@ -36,114 +49,187 @@ double TrainPerformance::step_time() const {
   return ratio(seconds, static_cast<double>(num_steps));
 }
 
-double TrainPerformance::data_time() const {
-  return ratio(wait_seconds, static_cast<double>(num_waits));
-}
-
 PerformanceMonitor::PerformanceMonitor(PerformanceMonitorOptions options) : options_(options) {
   LINKBOY_CHECK_OPTION(options_.num_recent_updates >= 1, "num_recent_updates is ",
                        options_.num_recent_updates, "; it must be at least 1.");
   LINKBOY_CHECK_OPTION(!options_.flops_per_sample || *options_.flops_per_sample > 0.0,
                        "flops_per_sample is ", options_.flops_per_sample.value_or(0.0),
                        "; it must be positive.");
+  LINKBOY_CHECK_OPTION(options_.warmup_micro_steps >= 0, "warmup_micro_steps is ",
+                       options_.warmup_micro_steps, "; it must not be negative.");
 }
+
+// Spans.
+
+PerformanceMonitor::Mark PerformanceMonitor::mark(const Trainer& trainer) const {
+  if (options_.synchronize && !trainer.device().is_cpu()) {
+    at::accelerator::synchronizeDevice(trainer.device().index());
+  }
+  return {now(), evaluated_};
+}
+
+double PerformanceMonitor::seconds_between(const Mark& start, const Mark& end) {
+  return std::chrono::duration<double>(end.time - start.time).count() -
+         (end.evaluated - start.evaluated);
+}
+
+void PerformanceMonitor::add(const TrainPerformance& part) {
+  add_to(epoch_, part);
+  add_to(update_, part);
+}
+
+void PerformanceMonitor::end_span(const Trainer& trainer, TimeSum TrainPerformance::*span) {
+  const Mark end = mark(trainer);
+  TrainPerformance part;
+  part.*span = {.seconds = seconds_between(span_start_, end), .count = 1};
+  span_start_ = end;
+  if (num_steps_ > options_.warmup_micro_steps || span == &TrainPerformance::data) add(part);
+}
+
+// Training.
 
 void PerformanceMonitor::on_training_run_start(Trainer&) {
   last_epoch_.reset();
   recent_.clear();
+  evaluations_.clear();
+  num_steps_ = 0;
 }
 
 void PerformanceMonitor::on_train_epoch_start(Trainer& trainer) {
   const bool goes_on = is_resumed() && trainer.micro_step() > 0;
   if (!goes_on) epoch_ = {};
   update_ = {};
-  epoch_start_ = update_start_ = now();
-  num_open_evaluations_ = 0;
+  evaluations_.clear();
   is_in_epoch_ = waits_for_batch_ = true;
+  epoch_start_ = update_start_ = span_start_ = mark(trainer);
 }
 
-void PerformanceMonitor::on_train_step_start(Trainer&) {
-  if (!std::exchange(waits_for_batch_, false)) return;
-  const TrainPerformance wait{.num_waits = 1, .wait_seconds = seconds(now() - update_start_)};
-  add(epoch_, wait);
-  add(update_, wait);
+void PerformanceMonitor::on_train_step_start(Trainer& trainer) {
+  ++num_steps_;
+  if (std::exchange(waits_for_batch_, false)) {
+    end_span(trainer, &TrainPerformance::data);
+  } else {
+    span_start_ = mark(trainer);
+  }
 }
 
-void PerformanceMonitor::on_train_step_end(Trainer&, const Batch&, const StepOutput& output) {
-  const TrainPerformance step{.num_samples = output.batch_size, .num_steps = 1};
-  add(epoch_, step);
-  add(update_, step);
+void PerformanceMonitor::on_train_step_end(Trainer& trainer, const Batch&,
+                                           const StepOutput& output) {
+  add({.num_samples = output.batch_size, .num_steps = 1});
+  end_span(trainer, &TrainPerformance::forward);
 }
 
-void PerformanceMonitor::on_train_update_end(Trainer&) {
-  const auto end = now();
-  update_.seconds = seconds(end - update_start_);
+void PerformanceMonitor::on_gradients_ready(Trainer& trainer) {
+  end_span(trainer, &TrainPerformance::backward);
+}
+
+void PerformanceMonitor::on_train_update_end(Trainer& trainer) {
+  end_span(trainer, &TrainPerformance::optimizer);
+  update_.seconds = seconds_between(update_start_, span_start_);
   recent_.push_back(std::exchange(update_, {}));
   if (static_cast<int64_t>(recent_.size()) > options_.num_recent_updates) recent_.pop_front();
-  update_start_ = end;
+  update_start_ = span_start_;
   waits_for_batch_ = true;
 }
 
 void PerformanceMonitor::on_train_epoch_end(Trainer& trainer) {
-  end_epoch();
+  mark(trainer);  // waits for the device
+  end_run();
   last_epoch_ = epoch_;
   if (epoch_.num_steps == 0) return;  // resumed at the epoch's end; the state lacks these values
   auto& history = trainer.run_history();
   history.update_metric("train_samples_per_second", epoch_.samples_per_second());
+  history.update_metric("train_epoch_time", epoch_.seconds);
   history.update_metric("train_step_time", epoch_.step_time());
-  history.update_metric("train_data_time", epoch_.data_time());
+  for (const Span& span : kSpans) {
+    const TimeSum& times = epoch_.*span.times;
+    if (times.count > 0) history.update_metric(span.name, times.mean());
+  }
   if (options_.flops_per_sample) {
     history.update_metric("train_tflops",
                           epoch_.samples_per_second() * *options_.flops_per_sample / 1e12);
   }
 }
 
-void PerformanceMonitor::on_eval_epoch_start(Trainer&) {
-  if (is_in_epoch_ && num_open_evaluations_++ == 0) eval_start_ = now();
-}
-
-void PerformanceMonitor::on_eval_epoch_end(Trainer&) {
-  if (!is_in_epoch_ || --num_open_evaluations_ > 0) return;
-  const auto evaluated = now() - eval_start_;
-  epoch_start_ += evaluated;
-  update_start_ += evaluated;
-}
-
-void PerformanceMonitor::end_epoch() {
+void PerformanceMonitor::end_run() {
   epoch_ = epoch_so_far();
   is_in_epoch_ = false;
+  evaluations_.clear();
 }
 
 TrainPerformance PerformanceMonitor::epoch_so_far() const {
   TrainPerformance epoch = epoch_;
-  const auto end = num_open_evaluations_ > 0 ? eval_start_ : now();
-  if (is_in_epoch_) epoch.seconds += seconds(end - epoch_start_);
+  const Mark end{now(), evaluated_};
+  if (is_in_epoch_) epoch.seconds += seconds_between(epoch_start_, end);
+  // An evaluation that is in progress or was interrupted does not count.
+  if (is_in_epoch_ && !evaluations_.empty()) {
+    epoch.seconds -= seconds_between(evaluations_.front().start, end);
+  }
   return epoch;
 }
 
 TrainPerformance PerformanceMonitor::recent() const {
   TrainPerformance sum;
-  for (const auto& update : recent_) add(sum, update);
+  for (const auto& update : recent_) add_to(sum, update);
   return sum;
 }
 
+// Evaluation.
+
+void PerformanceMonitor::on_eval_epoch_start(Trainer& trainer) {
+  evaluations_.push_back({.start = mark(trainer)});
+}
+
+void PerformanceMonitor::on_eval_step_start(Trainer& trainer) {
+  if (!evaluations_.empty()) evaluations_.back().step_start = mark(trainer);
+}
+
+void PerformanceMonitor::on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) {
+  if (evaluations_.empty()) return;
+  const Mark& start = evaluations_.back().step_start;
+  add_to(evaluations_.back().steps, {.seconds = seconds_between(start, mark(trainer)), .count = 1});
+}
+
+void PerformanceMonitor::on_eval_epoch_end(Trainer& trainer) {
+  if (evaluations_.empty()) return;  // the evaluation began before this callback was added
+  const TimeSum steps = evaluations_.back().steps;
+  trainer.run_history().update_metric(trainer.metric_name("epoch_time"), end_evaluation(trainer));
+  if (steps.count > 0) {
+    trainer.run_history().update_metric(trainer.metric_name("step_time"), steps.mean());
+  }
+}
+
+double PerformanceMonitor::end_evaluation(const Trainer& trainer) {
+  if (evaluations_.empty()) return 0.0;
+  const double seconds = seconds_between(evaluations_.back().start, mark(trainer));
+  evaluations_.pop_back();
+  evaluated_ += seconds;
+  return seconds;
+}
+
+// State.
+
 StateDict PerformanceMonitor::state_dict() const {
   const TrainPerformance epoch = epoch_so_far();
-  StateDict state;
-  state.set("num_samples", epoch.num_samples);
-  state.set("num_steps", epoch.num_steps);
-  state.set("seconds", epoch.seconds);
-  state.set("num_waits", epoch.num_waits);
-  state.set("wait_seconds", epoch.wait_seconds);
+  StateDict state{{"num_samples", epoch.num_samples},
+                  {"num_steps", epoch.num_steps},
+                  {"seconds", epoch.seconds}};
+  for (const Span& span : kSpans) {
+    const TimeSum& times = epoch.*span.times;
+    state.set(span.name, StateDict{{"seconds", times.seconds}, {"count", times.count}});
+  }
   return state;
 }
 
 void PerformanceMonitor::load_state_dict(const StateDict& state) {
-  epoch_ = {.num_samples = state.get_int("num_samples"),
-            .num_steps = state.get_int("num_steps"),
-            .seconds = state.get_double("seconds"),
-            .num_waits = state.get_int("num_waits"),
-            .wait_seconds = state.get_double("wait_seconds")};
+  TrainPerformance epoch{.num_samples = state.get_int("num_samples"),
+                         .num_steps = state.get_int("num_steps"),
+                         .seconds = state.get_double("seconds")};
+  for (const Span& span : kSpans) {
+    const StateDict times = state.get_dict(span.name);
+    epoch.*span.times = {.seconds = times.get_double("seconds"), .count = times.get_int("count")};
+  }
+  epoch_ = epoch;
   is_in_epoch_ = false;
 }
 

@@ -4,11 +4,23 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <vector>
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
 
 namespace linkboy {
+
+/// The total duration of a span that was measured `count` times.
+struct LINKBOY_API TimeSum {
+  /// Total duration in seconds.
+  double seconds = 0.0;
+  /// Number of measurements.
+  int64_t count = 0;
+
+  /// Returns the mean duration in seconds, or NaN if `count` is 0.
+  double mean() const;
+};
 
 /// The speed of a part of a training run in this process. Rates and means are NaN if nothing was
 /// measured.
@@ -20,18 +32,19 @@ struct LINKBOY_API TrainPerformance {
   /// Wall time from the first wait for a batch to the end of the last update; for a complete epoch,
   /// to the end of the epoch.
   double seconds = 0.0;
-  /// Number of waits for a batch that were measured.
-  int64_t num_waits = 0;
-  /// Total duration of these waits.
-  double wait_seconds = 0.0;
+  /// The waits for a batch. Their mean is near 0 if the loader's workers keep up.
+  TimeSum data{};
+  /// From the start of each micro-step to its loss.
+  TimeSum forward{};
+  /// The backward passes that end an accumulation window, until the gradients are ready.
+  TimeSum backward{};
+  /// From then to the end of the update: clipping, optimizer and schedule.
+  TimeSum optimizer{};
 
   /// Returns the number of samples of this process per second.
   double samples_per_second() const;
   /// Returns the mean duration of a micro-step in seconds, including the wait for its batch.
   double step_time() const;
-  /// Returns the mean duration of a wait for a batch in seconds. It is near 0 if the loader's
-  /// workers keep up.
-  double data_time() const;
 };
 
 struct PerformanceMonitorOptions {
@@ -42,23 +55,41 @@ struct PerformanceMonitorOptions {
   /// which ModelSummary counts. If set, `train_tflops` is recorded. Must be positive.
   std::optional<double> flops_per_sample{};
 
-  LINKBOY_FIELDS(num_recent_updates, flops_per_sample);
+  /// Number of micro-steps at the start of a run that do not count for the forward, backward and
+  /// optimizer times, because they allocate memory and choose algorithms. Must not be negative.
+  int64_t warmup_micro_steps = 3;
+
+  /// If true, waits for the device whenever a time is measured, so that on CUDA the times cover the
+  /// execution of the work and not only its launch. This slows the run down.
+  bool synchronize = false;
+
+  LINKBOY_FIELDS(num_recent_updates, flops_per_sample, warmup_micro_steps, synchronize);
 };
 
-/// Measures the speed of the training part of each epoch in this process. At the end of the epoch,
-/// records `train_samples_per_second`, `train_step_time` and `train_data_time` and, if
-/// `flops_per_sample` is set, `train_tflops` (10^12 floating-point operations per second).
-/// Evaluations do not count, including those between two updates.
+/// Measures the speed of this process. Records these metrics for each epoch, in seconds unless
+/// another unit is given:
+/// - `train_samples_per_second`, without a unit of time;
+/// - `train_epoch_time`: the training part of the epoch;
+/// - `train_step_time`: mean time of a micro-step, including the wait for its batch;
+/// - `train_data_time`, `train_forward_time`, `train_backward_time`, `train_optimizer_time`: the
+///   means of the spans of TrainPerformance;
+/// - `train_tflops`, if `flops_per_sample` is set: 10^12 floating-point operations per second;
+/// - `eval_epoch_time` and `eval_step_time` for each evaluation, named by `Trainer::metric_name`.
 ///
 /// A wait for a batch lasts from the end of an update (or the start of the epoch) to the start of
 /// the next micro-step. With gradient accumulation, the end of a micro-step without an update
-/// cannot be observed, so only the first wait of each accumulation window is measured.
+/// cannot be observed, so only the first wait and the last backward pass of each accumulation
+/// window are measured. In ExecutionMode::graph, the forward time includes the backward pass.
 ///
-/// Never waits for the device. On CUDA, the times of single updates cover only the launch of the
-/// work, which the device executes later. The duration of an epoch is correct, because it is
-/// measured after the epoch's loss was read. The duration of a resumed epoch includes the part
-/// before the resume, but not the time between the runs. The callback is called after the others
-/// (see Phase::observe), so that their work after an update counts as part of its micro-step.
+/// Evaluations do not count as training time, including those between two updates. The work of
+/// other callbacks counts as part of the span in which they do it; this callback is called after
+/// them (see Phase::observe). The times of a resumed epoch include the part before the resume, but
+/// not the time between the runs. If an epoch consists only of warm-up micro-steps, the forward,
+/// backward and optimizer times are not recorded.
+///
+/// Unless `synchronize` is true, never waits for the device. On CUDA, the times of single spans
+/// then cover only the launch of the work, which the device executes later. The duration of an
+/// epoch is correct, because it is measured after the epoch's loss was read.
 class LINKBOY_API PerformanceMonitor : public Callback {
  public:
   /// The options type for `make<PerformanceMonitor>({...})`.
@@ -71,12 +102,17 @@ class LINKBOY_API PerformanceMonitor : public Callback {
   void on_train_epoch_start(Trainer& trainer) override;
   void on_train_step_start(Trainer& trainer) override;
   void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput& output) override;
+  void on_gradients_ready(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
   void on_train_epoch_end(Trainer& trainer) override;
+  void on_training_run_end(Trainer&) override { end_run(); }
+  void on_evaluation_run_start(Trainer&) override { evaluations_.clear(); }
   void on_eval_epoch_start(Trainer& trainer) override;
+  void on_eval_step_start(Trainer& trainer) override;
+  void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override;
   void on_eval_epoch_end(Trainer& trainer) override;
-  void on_training_run_end(Trainer&) override { end_epoch(); }
-  void on_exception(Trainer&, std::exception_ptr) override { end_epoch(); }
+  void on_eval_epoch_interrupted(Trainer& trainer) override { end_evaluation(trainer); }
+  void on_exception(Trainer&, std::exception_ptr) override { end_run(); }
 
   /// The last complete training epoch of the current or last run. Not set if there is none.
   const std::optional<TrainPerformance>& last_epoch() const { return last_epoch_; }
@@ -98,7 +134,25 @@ class LINKBOY_API PerformanceMonitor : public Callback {
   Phase default_phase() const override { return Phase::observe; }
 
  private:
-  void end_epoch();
+  /// The start of a span, and the seconds that evaluations had taken before it.
+  struct Mark {
+    Clock::time_point time{};
+    double evaluated = 0.0;
+  };
+
+  /// The times of one evaluation. Evaluations can be nested.
+  struct Evaluation {
+    Mark start{};
+    Mark step_start{};
+    TimeSum steps{};
+  };
+
+  static double seconds_between(const Mark& start, const Mark& end);
+  Mark mark(const Trainer& trainer) const;
+  void add(const TrainPerformance& part);
+  void end_span(const Trainer& trainer, TimeSum TrainPerformance::*span);
+  double end_evaluation(const Trainer& trainer);
+  void end_run();
 
   PerformanceMonitorOptions options_;
   /// The current epoch. During the epoch, `seconds` contains only the time before `epoch_start_`,
@@ -107,12 +161,14 @@ class LINKBOY_API PerformanceMonitor : public Callback {
   std::optional<TrainPerformance> last_epoch_;
   TrainPerformance update_;  // the update in progress
   std::deque<TrainPerformance> recent_;
-  Clock::time_point epoch_start_{};
-  Clock::time_point update_start_{};
-  Clock::time_point eval_start_{};  // start of the outermost evaluation within the epoch
-  int64_t num_open_evaluations_ = 0;
+  Mark epoch_start_;
+  Mark update_start_;
+  Mark span_start_;
+  int64_t num_steps_ = 0;  // in this run, without the runs that it resumes
   bool is_in_epoch_ = false;
   bool waits_for_batch_ = false;
+  std::vector<Evaluation> evaluations_;
+  double evaluated_ = 0.0;  // seconds of all finished evaluations
 };
 
 }  // namespace linkboy

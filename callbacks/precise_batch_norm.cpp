@@ -75,6 +75,16 @@ void forward_for_statistics(Trainer& trainer, const Batch& batch,
   trainer.model().forward({batch.input()});
 }
 
+/// Returns the next batch if all processes have one. They must use the same number of batches.
+std::optional<Batch> next_on_all_ranks(Trainer& trainer, BatchIterator& batches) {
+  auto batch = batches.next();
+  if (trainer.accelerator().num_processes() == 1) return batch;
+  at::Tensor have_all = at::full({1}, batch ? 1 : 0, at::kLong);
+  trainer.accelerator().process_group().all_reduce(have_all, ReduceOp::min);
+  if (have_all.item<int64_t>() == 0) batch.reset();
+  return batch;
+}
+
 }  // namespace
 
 void try_forward_for_statistics(Trainer& trainer, const Batch& batch,
@@ -94,13 +104,20 @@ void update_batch_norm(Trainer& trainer, const ForwardForStatistics& forward,
   auto layers = statistics_of(trainer.model());
   if (layers.empty()) return;
   const at::NoGradGuard no_grad;
+  DataLoader& loader = *trainer.train_dataloader();
+  const int64_t num_batches = max_batches.value_or(loader.size());
+  const auto batches = loader.peek(trainer.run_history().current_epoch(), num_batches);
+  auto batch = next_on_all_ranks(trainer, *batches);
+  if (!batch) {
+    trainer.log(LogLevel::warning,
+                "the training data has ended; the BatchNorm layers keep their statistics.");
+    return;
+  }
   {
     const CumulativeStatistics scope(layers);
-    auto batches = trainer.train_dataloader()->iterate(trainer.run_history().current_epoch());
-    for (int64_t i = 0; i < max_batches.value_or(trainer.train_dataloader()->size()); ++i) {
-      const auto batch = batches->next();
-      if (!batch) break;
+    for (int64_t i = 1; batch; ++i) {
       forward_for_statistics(trainer, *batch, forward);
+      batch = i < num_batches ? next_on_all_ranks(trainer, *batches) : std::nullopt;
     }
   }
   if (trainer.accelerator().num_processes() == 1) return;

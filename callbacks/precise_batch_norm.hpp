@@ -17,9 +17,12 @@ using ForwardForStatistics = std::function<void(Trainer&, const Batch&)>;
 /// Recomputes the running statistics of the model's BatchNorm layers with the current weights: the
 /// mean over training batches of all processes. If the model is in training mode, layers in
 /// evaluation mode (frozen layers) keep their statistics. TorchScript models are not changed.
-/// Afterwards each module is in the same mode as before.
+/// Afterwards each module is in the same mode as before. The batches are those of
+/// `DataLoader::peek`, so the training loses none. If the data of a single stream has ended, prints
+/// a warning, and all layers keep their statistics.
 ///
-/// @param max_batches  Number of batches per process. If not set, all batches of an epoch are used.
+/// @param max_batches  Number of batches per process. If not set, all batches of an epoch are used;
+///        those of a single stream then stay in memory until the training takes them.
 /// @note Collective. Call it in a training run only.
 LINKBOY_API void update_batch_norm(Trainer& trainer, const ForwardForStatistics& forward = {},
                                    std::optional<int64_t> max_batches = {});

@@ -53,8 +53,6 @@ struct ProfilerOptions {
   /// be negative.
   int64_t num_table_rows = 0;
   LINKBOY_FIELDS(directory, schedule, record_shapes, profile_memory, num_table_rows);
-  /// Keys from earlier builds of 0.1, which text options may still use.
-  static constexpr FormerKey kFormerKeys[] = {{"warm_up", "warmup"}};
 };
 
 /// The cost of an operator in a cycle, summed over all its calls.

@@ -107,6 +107,10 @@ void ProgressBar::on_eval_step_end(Trainer& trainer, const Batch&, const StepOut
 
 void ProgressBar::on_eval_epoch_end(Trainer& trainer) { close(trainer); }
 
+void ProgressBar::on_eval_epoch_interrupted(Trainer&) {
+  if (!phases_.empty()) leave();
+}
+
 void ProgressBar::on_stop_training_error(Trainer&, const StopTraining&) { end_all(); }
 
 void ProgressBar::on_exception(Trainer&, std::exception_ptr) { end_all(); }
@@ -170,6 +174,10 @@ void ProgressBar::close(Trainer& trainer) {
   if (phases_.empty()) return;
   draw(trainer, tracker_of(trainer).average());
   if (line_) line_->keep();
+  leave();
+}
+
+void ProgressBar::leave() {
   const auto end = Clock::now();
   const auto duration = end - phases_.back().start;
   phases_.pop_back();

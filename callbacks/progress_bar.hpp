@@ -18,11 +18,11 @@ namespace linkboy {
 class LossAverage;
 
 struct ProgressBarOptions {
-  /// `automatic` draws a bar if the stream is a terminal that supports it (TERM is not "dumb"), and
-  /// otherwise writes plain lines.
+  /// How the progress is shown.
   enum class Mode { automatic, bar, plain, none };
   friend LINKBOY_ENUM_NAMES(Mode, automatic, bar, plain, none);
-  /// How the progress is shown.
+  /// How the progress is shown. `automatic` draws a bar if the stream is a terminal that supports
+  /// it (TERM is not "dumb"), and otherwise writes plain lines.
   Mode mode = Mode::automatic;
 
   /// The stream to write to. Not owned; must outlive the callback.
@@ -63,6 +63,7 @@ class LINKBOY_API ProgressBar : public Callback {
   void on_eval_epoch_start(Trainer& trainer) override;
   void on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override;
   void on_eval_epoch_end(Trainer& trainer) override;
+  void on_eval_epoch_interrupted(Trainer& trainer) override;
   void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override;
   void on_exception(Trainer& trainer, std::exception_ptr exception) override;
 
@@ -102,6 +103,7 @@ class LINKBOY_API ProgressBar : public Callback {
   void advance(Trainer& trainer);
   void draw(Trainer& trainer, double loss);
   void close(Trainer& trainer);
+  void leave();
   void end_all();
   const LossAverage& tracker_of(Trainer& trainer) const;
   Parts describe(Trainer& trainer, double seconds, double loss) const;

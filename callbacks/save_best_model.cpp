@@ -11,8 +11,23 @@
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
+#include "linkboy/util/plain_name.hpp"
 
 namespace linkboy {
+
+namespace {
+
+std::string mark_of(int64_t epoch) { return fmt::format("-epoch{}", epoch); }
+
+/// Returns "-2" for "best-epoch3-2.pt", the second file of epoch 3.
+std::string ending_of(const std::filesystem::path& path, int64_t epoch) {
+  const std::string name = path.stem().string();
+  const std::string mark = mark_of(epoch);
+  const std::size_t place = name.rfind(mark);
+  return place == std::string::npos ? "" : name.substr(place + mark.size());
+}
+
+}  // namespace
 
 SaveBestModel::SaveBestModel(SaveBestModelOptions options)
     : options_(std::move(options)), metric_(options_.monitor, options_.greater_is_better) {
@@ -20,12 +35,23 @@ SaveBestModel::SaveBestModel(SaveBestModelOptions options)
                        "; it must be at least 1.");
 }
 
-std::filesystem::path SaveBestModel::path_of(int64_t epoch) const {
+std::filesystem::path SaveBestModel::path_of(int64_t epoch, const std::string& ending) const {
   if (options_.save_top_k == 1) return options_.path;
   const auto& path = options_.path;
-  const std::string name =
-      fmt::format("{}-epoch{}{}", path.stem().string(), epoch, path.extension().string());
-  return path.parent_path() / name;
+  const std::string name = path.stem().string() + mark_of(epoch) + ending;
+  return path.parent_path() / (name + path.extension().string());
+}
+
+/// Returns the path for a new checkpoint. If `reset_on_train` is false, the same epoch of an
+/// earlier run may be one of the best.
+std::filesystem::path SaveBestModel::free_path(int64_t epoch) const {
+  std::filesystem::path path = path_of(epoch);
+  const auto is_taken = [&path](const Saved& saved) { return saved.path == path; };
+  for (int i = 2; options_.save_top_k > 1 && std::any_of(saved_.begin(), saved_.end(), is_taken);
+       ++i) {
+    path = path_of(epoch, fmt::format("-{}", i));
+  }
+  return path;
 }
 
 void SaveBestModel::on_training_run_start(Trainer& trainer) {
@@ -36,13 +62,17 @@ void SaveBestModel::on_training_run_start(Trainer& trainer) {
 }
 
 /// Stops tracking checkpoints that cannot be used, so that a later epoch can become one of the
-/// best.
+/// best. If the saved run kept more, tracks only the best of them.
 void SaveBestModel::bring_saved_here(Trainer& trainer) {
+  if (std::ssize(saved_) > options_.save_top_k) {
+    saved_.erase(saved_.begin() + options_.save_top_k, saved_.end());
+  }
   std::vector<Saved> kept;
   for (Saved& saved : saved_) {
     const std::string name = fmt::format("the best checkpoint of epoch {}", saved.epoch);
     const StateDict marks{{metric_.name(), saved.value}, {"epoch", saved.epoch}};
-    if (bring_here(trainer, name, saved.path, marks, path_of(saved.epoch))) kept.push_back(saved);
+    const auto here = path_of(saved.epoch, ending_of(saved.path, saved.epoch));
+    if (bring_here(trainer, name, saved.path, marks, here)) kept.push_back(saved);
   }
   saved_ = std::move(kept);
   if (saved_.empty()) {
@@ -58,7 +88,7 @@ void SaveBestModel::on_training_run_epoch_end(Trainer& trainer) {
   const bool is_full = static_cast<int64_t>(saved_.size()) >= options_.save_top_k;
   if (is_full && !metric_.is_better(*value, saved_.back().value)) return;
   const int64_t epoch = trainer.run_history().current_epoch();
-  const Saved saved{*value, epoch, path_of(epoch)};
+  const Saved saved{*value, epoch, free_path(epoch)};
   const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
     trainer.save_checkpoint(
         saved.path, {{metric_.name(), *value}, {"epoch", epoch}},
@@ -124,33 +154,34 @@ void SaveBestModel::on_training_run_end(Trainer& trainer) {
 StateDict SaveBestModel::state_dict() const {
   std::vector<double> values;
   c10::List<int64_t> epochs;
-  c10::impl::GenericList paths(c10::AnyType::get());
+  c10::impl::GenericList names(c10::AnyType::get());
   for (const Saved& saved : saved_) {
     values.push_back(saved.value);
     epochs.push_back(saved.epoch);
-    paths.push_back(std::filesystem::absolute(saved.path).lexically_normal().string());
+    names.push_back(saved.path.filename().string());
   }
   StateDict state = metric_.state_dict();
   state.set("values", values);
   state.set("epochs", epochs);
-  state.set("paths", paths);
+  state.set("names", names);
   return state;
 }
 
 void SaveBestModel::load_state_dict(const StateDict& state) {
   const auto values = state.get_doubles("values");
-  const c10::IValue& epochs = state.at("epochs");
-  LINKBOY_CHECK(epochs.isList() && epochs.toListRef().size() == values.size(),
-                "SaveBestModel's state contains ", values.size(),
-                " values, but a different number of epochs; it was not written by SaveBestModel.");
-  const auto paths =
-      state.contains("paths") ? state.get_list("paths") : c10::ArrayRef<c10::IValue>();
+  const auto epochs = state.get_list("epochs");
+  const auto names = state.get_list("names");
+  LINKBOY_CHECK(epochs.size() == values.size() && names.size() == values.size(),
+                "SaveBestModel's state contains ", values.size(), " values, but ", epochs.size(),
+                " epochs and ", names.size(), " names; it was not written by SaveBestModel.");
   std::vector<Saved> saved;
+  saved.reserve(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const int64_t epoch = epochs.toListRef()[i].toInt();
-    const bool has_path = i < paths.size() && paths[i].isString();
-    saved.push_back({values[i], epoch,
-                     has_path ? std::filesystem::path(paths[i].toStringRef()) : path_of(epoch)});
+    const int64_t epoch = epochs[i].toInt();
+    const std::string name = names[i].isString() ? names[i].toStringRef() : "";
+    std::filesystem::path path = path_of(epoch);
+    path.replace_filename(require_plain_name(name, "SaveBestModel's checkpoint"));
+    saved.push_back({values[i], epoch, std::move(path)});
   }
   metric_.load_state_dict(state);
   saved_ = std::move(saved);

@@ -16,7 +16,8 @@ struct SaveBestModelOptions {
   /// Path of the checkpoint. Its folder is created if necessary.
   std::filesystem::path path = "best_model.pt";
   /// Number of best epochs whose checkpoints are kept. If it is more than 1, each file has its
-  /// epoch in the name, such as `best_model-epoch12.pt`. Must be at least 1.
+  /// epoch in the name, such as `best_model-epoch12.pt`; if the checkpoint of this epoch of an
+  /// earlier run is kept, the name is `best_model-epoch12-2.pt`. Must be at least 1.
   int64_t save_top_k = 1;
   /// Name of the monitored metric in the run history.
   std::string monitor = "eval_loss_epoch";
@@ -32,8 +33,6 @@ struct SaveBestModelOptions {
   bool load_saved_checkpoint = true;
   LINKBOY_FIELDS(path, save_top_k, monitor, greater_is_better, reset_on_train, save_optimizer,
                  save_scheduler, load_saved_checkpoint);
-  /// Keys from earlier builds of 0.1, which text options may still use.
-  static constexpr FormerKey kFormerKeys[] = {{"save_path", "path"}, {"watch_metric", "monitor"}};
 };
 
 /// Saves a checkpoint whenever the monitored metric is better than in all previous epochs (or than
@@ -42,7 +41,12 @@ struct SaveBestModelOptions {
 /// finite value, nothing is saved or loaded.
 ///
 /// If a file cannot be written or loaded, the error is printed and the run continues. A run that is
-/// resumed with another `path` copies the best checkpoints so far to the new path.
+/// resumed with another `path` copies the best checkpoints so far to the new path. It finds them in
+/// the folder of the new path, in the folder of the training state, and in the two folders above
+/// the training state.
+///
+/// After the run, the model no longer has the weights of the last update. To be able to continue
+/// from these, save training states during the run with SaveTrainingState.
 class LINKBOY_API SaveBestModel : public Callback {
  public:
   /// The options type for `make<SaveBestModel>({...})`.
@@ -75,7 +79,8 @@ class LINKBOY_API SaveBestModel : public Callback {
   const std::vector<Saved>& saved() const { return saved_; }
 
  private:
-  std::filesystem::path path_of(int64_t epoch) const;
+  std::filesystem::path path_of(int64_t epoch, const std::string& ending = "") const;
+  std::filesystem::path free_path(int64_t epoch) const;
   void keep(Saved saved, bool is_main_process);
   void bring_saved_here(Trainer& trainer);
 

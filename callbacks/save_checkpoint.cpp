@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <set>
 #include <utility>
 
@@ -12,12 +13,15 @@
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
+#include "linkboy/util/printable.hpp"
 
 namespace linkboy {
 namespace {
 
 constexpr std::string_view kEpochPrefix = "epoch_";
+constexpr std::string_view kUpdatePrefix = "update_";
 constexpr std::string_view kEnding = ".pt";
+constexpr const char* kRunStart = "run_start";
 
 std::string name_of_epoch(int64_t epoch) {
   return fmt::format("{}{}{}", kEpochPrefix, epoch, kEnding);
@@ -34,6 +38,17 @@ std::optional<int64_t> epoch_of(const std::filesystem::path& file) {
   return epoch;
 }
 
+/// Whether SaveCheckpoint gives this name to its files: epoch_NUMBER.pt or update_NUMBER.pt.
+bool is_name_of_checkpoint(std::string_view name) {
+  for (const std::string_view prefix : {kEpochPrefix, kUpdatePrefix}) {
+    if (!name.starts_with(prefix) || !name.ends_with(kEnding)) continue;
+    const std::string_view number = name.substr(prefix.size());
+    const std::size_t num_digits = number.size() - kEnding.size();
+    if (num_digits > 0 && number.find_first_not_of("0123456789") == num_digits) return true;
+  }
+  return false;
+}
+
 std::set<int64_t> epochs_in(const std::filesystem::path& directory) {
   std::set<int64_t> epochs;
   std::error_code error;
@@ -42,6 +57,25 @@ std::set<int64_t> epochs_in(const std::filesystem::path& directory) {
     if (const auto epoch = epoch_of(entry->path())) epochs.insert(*epoch);
   }
   return epochs;
+}
+
+/// Returns when the run that wrote the file started; 0 if that is unknown.
+int64_t run_start_of(const std::filesystem::path& file) {
+  try {
+    return read_checkpoint(file, {.verify_checksums = false, .with_data = false})
+        .get_int(kRunStart);
+  } catch (const std::exception&) {
+    return 0;
+  }
+}
+
+/// Returns the last epoch of the newest run; an earlier, longer run may have left later epochs.
+int64_t newest_epoch(const std::filesystem::path& directory, const std::set<int64_t>& epochs) {
+  std::pair<int64_t, int64_t> newest;  // the run's start and the epoch
+  for (const int64_t epoch : epochs) {
+    newest = std::max(newest, {run_start_of(directory / name_of_epoch(epoch)), epoch});
+  }
+  return newest.second;
 }
 
 }  // namespace
@@ -59,17 +93,17 @@ SaveCheckpoint::SaveCheckpoint(SaveCheckpointOptions options) : options_(std::mo
 
 void SaveCheckpoint::on_training_run_start(Trainer& trainer) {
   if (trainer.resumed_from().empty()) saved_.clear();
+  run_start_ =
+      std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
   run_on_main_process(trainer.accelerator(),
                       [&] { check_writable(options_.directory / name_of_epoch(1)); });
 }
 
 void SaveCheckpoint::on_train_update_end(Trainer& trainer) {
-  if (!options_.every_n_updates) return;
-  const int64_t num_updates = trainer.num_updates();
-  if (num_updates == 0 || num_updates % *options_.every_n_updates != 0) return;
-  const std::string name = fmt::format("update_{}{}", num_updates, kEnding);
-  // In fp16 a skipped update does not change the number.
-  if (saved_.empty() || saved_.back() != name) save(trainer, name);
+  if (!options_.every_n_updates || trainer.was_update_skipped()) return;
+  const int64_t update = trainer.num_updates();
+  if (update % *options_.every_n_updates != 0) return;
+  save(trainer, fmt::format("{}{}{}", kUpdatePrefix, update, kEnding));
 }
 
 void SaveCheckpoint::on_training_run_epoch_end(Trainer& trainer) {
@@ -89,7 +123,8 @@ void SaveCheckpoint::save(Trainer& trainer, const std::string& name) {
     try {
       trainer.save_checkpoint(options_.directory / name,
                               {{"epoch", trainer.run_history().current_epoch()},
-                               {"num_updates", trainer.num_updates()}},
+                               {"num_updates", trainer.num_updates()},
+                               {kRunStart, run_start_}},
                               {.optimizer = options_.save_optimizer,
                                .scheduler = options_.save_scheduler,
                                .save_per_node = options_.save_per_node});
@@ -119,12 +154,30 @@ void SaveCheckpoint::save(Trainer& trainer, const std::string& name) {
 StateDict SaveCheckpoint::state_dict() const {
   c10::impl::GenericList names(c10::AnyType::get());
   for (const std::string& name : saved_) names.push_back(name);
-  return {{"saved", names}};
+  return {{"directory", whole_directory().string()}, {"saved", names}};
+}
+
+std::filesystem::path SaveCheckpoint::whole_directory() const {
+  std::error_code ignored;
+  auto whole = std::filesystem::weakly_canonical(options_.directory, ignored);
+  return whole.empty() ? options_.directory : whole;
 }
 
 void SaveCheckpoint::load_state_dict(const StateDict& state) {
-  saved_.clear();
-  for (const c10::IValue& name : state.get_list("saved")) saved_.push_back(name.toStringRef());
+  const auto names = state.get_list("saved");
+  std::vector<std::string> saved;
+  saved.reserve(names.size());
+  for (const c10::IValue& name : names) {
+    saved.push_back(name.isString() ? name.toStringRef() : "");
+    LINKBOY_CHECK(is_name_of_checkpoint(saved.back()), "SaveCheckpoint's state names the file ",
+                  quote_name(saved.back()),
+                  ", which keep_last would remove; it must be epoch_NUMBER.pt or "
+                  "update_NUMBER.pt. Do not trust this training state.");
+  }
+  // In another directory, the same names belong to other files.
+  const bool is_same_directory =
+      !state.contains("directory") || whole_directory() == state.get_string("directory");
+  saved_ = is_same_directory ? std::move(saved) : std::vector<std::string>();
 }
 
 std::filesystem::path checkpoint_of_epoch(const std::filesystem::path& directory,
@@ -135,7 +188,7 @@ std::filesystem::path checkpoint_of_epoch(const std::filesystem::path& directory
     throw FileError(c10::str("there is no ", wanted, " in ", directory,
                              "; SaveCheckpoint writes them as epoch_1.pt, epoch_2.pt, ..."));
   }
-  const int64_t chosen = epoch.value_or(*epochs.rbegin());
+  const int64_t chosen = epoch ? *epoch : newest_epoch(directory, epochs);
   if (!epochs.contains(chosen)) {
     throw FileError(c10::str("there is no ", wanted, " in ", directory, "; there are checkpoints ",
                              "of the epochs ", c10::Join(", ", epochs), "."));

@@ -24,8 +24,8 @@ struct SaveCheckpointOptions {
   std::optional<int64_t> every_n_epochs{};
   /// If set, saves `update_N.pt` after every n-th update. Must be at least 1.
   std::optional<int64_t> every_n_updates{};
-  /// Number of checkpoints of this run (and of the runs that it resumes) to keep; older ones are
-  /// removed. If not set, all are kept. Must be at least 1.
+  /// Number of checkpoints of this run (and of the runs that it resumes) to keep in `directory`;
+  /// older ones are removed. If not set, all are kept. Must be at least 1.
   std::optional<int64_t> keep_last{};
   /// Whether the checkpoints contain the optimizer's state.
   bool save_optimizer = true;
@@ -40,8 +40,8 @@ struct SaveCheckpointOptions {
 };
 
 /// Saves checkpoints of the model during the run, named by epoch or by update. LoadCheckpoint and
-/// `checkpoint_of_epoch` find those that are named by epoch. The files also contain `epoch` and
-/// `num_updates`.
+/// `checkpoint_of_epoch` find those that are named by epoch. The files also contain `epoch`,
+/// `num_updates` and `run_start`, the time at which the run started.
 ///
 /// A run that continues from a checkpoint restores only the weights, the optimizer and the
 /// schedule. To resume bit-identically, save training states; see SaveTrainingState. If a file
@@ -72,14 +72,17 @@ class LINKBOY_API SaveCheckpoint : public Callback {
 
  private:
   bool saves(const Accelerator& accelerator) const;
+  std::filesystem::path whole_directory() const;
   void save(Trainer& trainer, const std::string& name);
 
   SaveCheckpointOptions options_;
   std::vector<std::string> saved_;
+  int64_t run_start_ = 0;  // in nanoseconds since 1970
 };
 
 /// Returns the path of the checkpoint that SaveCheckpoint wrote after `epoch`. If `epoch` is not
-/// set, returns that of the last epoch in the directory.
+/// set, returns that of the last epoch of the run that started last, even if the directory also has
+/// later epochs of an earlier run.
 /// @throws FileError if there is no such checkpoint; the message lists the existing epochs.
 LINKBOY_API std::filesystem::path checkpoint_of_epoch(const std::filesystem::path& directory,
                                                       std::optional<int64_t> epoch = {});
@@ -92,8 +95,8 @@ LINKBOY_API void start_schedules(Trainer& trainer);
 struct LoadCheckpointOptions {
   /// A checkpoint, or a directory that SaveCheckpoint wrote to.
   std::filesystem::path path = "checkpoints";
-  /// The epoch whose checkpoint in a directory is loaded. If not set, that of the last epoch is
-  /// loaded.
+  /// The epoch whose checkpoint in a directory is loaded. If not set, that of the last epoch of the
+  /// newest run is loaded.
   std::optional<int64_t> epoch{};
   /// Whether the optimizer's state is loaded, too, if the file contains it.
   bool load_optimizer = true;

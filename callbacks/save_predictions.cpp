@@ -174,6 +174,12 @@ void SavePredictions::on_eval_epoch_end(Trainer& trainer) {
               c10::str("the predictions were not saved: ", failure, " The run continues."));
 }
 
+void SavePredictions::on_eval_epoch_interrupted(Trainer& trainer) {
+  if (trainer.is_intermediate_evaluation()) return;
+  is_collecting_ = false;
+  columns_.clear();
+}
+
 void SavePredictions::write(const std::filesystem::path& path, const NamedTensors& tensors) const {
   if (path.extension() == ".safetensors") {
     write_safetensors(path, tensors);

@@ -68,6 +68,7 @@ class LINKBOY_API SavePredictions : public Callback {
   ///         run continues.
   /// @note Collective.
   void on_eval_epoch_end(Trainer& trainer) override;
+  void on_eval_epoch_interrupted(Trainer& trainer) override;
 
  private:
   /// One tensor of the file.

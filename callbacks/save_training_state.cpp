@@ -93,7 +93,6 @@ void SaveTrainingState::on_training_run_start(Trainer& trainer) {
   const bool is_new_run = trainer.resumed_from().empty();
   decays_ = decays_of(trainer);
   if (options_.initial_checkpoint && is_new_run) load_initial(trainer);
-  last_schedule_update_ = num_updates_of_schedule(trainer);
   was_stopped_ = is_pending_ = false;
   if (saves_decays_only()) return;
   if (run_.empty()) run_ = random_name();
@@ -183,17 +182,15 @@ void SaveTrainingState::include_resumed(const std::filesystem::path& folder) {
 
 void SaveTrainingState::on_train_update_end(Trainer& trainer) {
   is_saved_ = false;
-  const bool is_due =
-      (options_.every_n_updates && trainer.num_updates() % *options_.every_n_updates == 0) ||
-      is_time_due(trainer);
+  const bool is_due = is_number_due(trainer) || is_time_due(trainer);
   const auto stop = trainer.requested_stop();
   if (is_due || (options_.save_at_end && stop && stop != StopReason::nan)) save(trainer);
   if (options_.save_at_decays) save_at_decays(trainer);
 }
 
 void SaveTrainingState::save_at_decays(Trainer& trainer) {
+  if (trainer.was_update_skipped()) return;
   const int64_t update = num_updates_of_schedule(trainer);
-  if (std::exchange(last_schedule_update_, update) == update) return;  // the update was skipped
   for (const Decay& decay : decays_) {
     if (update != decay.begin && update != decay.end) continue;
     finish_save(trainer);
@@ -220,6 +217,12 @@ void SaveTrainingState::save_after(const Decay& decay, Trainer& trainer) const {
        {"decay_fraction", num_decaying / static_cast<double>(decay.end)}},
       {.optimizer = options_.save_at_decays->save_optimizer,
        .scheduler = options_.save_at_decays->save_scheduler});
+}
+
+/// Only `every_n_updates` needs the number, which may have to wait for the device.
+bool SaveTrainingState::is_number_due(Trainer& trainer) const {
+  return options_.every_n_updates && !trainer.was_update_skipped() &&
+         trainer.num_updates() % *options_.every_n_updates == 0;
 }
 
 /// Uses the main process's clock on all processes. Collective.
@@ -331,8 +334,10 @@ void SaveTrainingState::remove_old(bool is_main_process) {
 }
 
 /// Whether this run, or one that it resumes, saved the state. A folder may have been moved, and its
-/// number reused.
+/// number reused. A symbolic link would lead to another folder.
 bool SaveTrainingState::is_own(const std::filesystem::path& folder) const {
+  std::error_code ignored;
+  if (std::filesystem::is_symlink(folder, ignored)) return false;
   try {
     const StateDict state = read_checkpoint(folder / kTrainingStateFile,
                                             {.verify_checksums = false, .with_data = false})
@@ -357,20 +362,20 @@ StateDict SaveTrainingState::state_dict() const {
 }
 
 void SaveTrainingState::load_state_dict(const StateDict& state) {
-  saved_.clear();
-  if (saves_decays_only() || state.empty()) return;
+  std::vector<std::string> saved;
+  if (saves_decays_only() || state.empty()) return saved_.clear();
   for (const c10::IValue& name : state.get_list("saved")) {
-    // Accepts only names of states in the directory, because these folders will be removed.
     const std::filesystem::path folder = name.isString() ? name.toStringRef() : "";
-    if (folder == folder.filename() && training_state_number(folder)) {
-      saved_.push_back(folder.string());
-    }
+    LINKBOY_CHECK(folder == folder.filename() && training_state_number(folder),
+                  "SaveTrainingState's state names the folder ", quote_name(folder.string()),
+                  ", which keep_last would remove; it must be state-NUMBER. Do not trust this "
+                  "training state.");
+    saved.push_back(folder.string());
   }
-  run_ = state.contains("run") ? state.get_string("run") : "";
+  saved_ = std::move(saved);
+  run_ = state.get_string("run");
   // In another directory, the same names belong to other states.
-  const bool is_same_directory =
-      state.contains("directory") && whole_directory() == state.get_string("directory");
-  if (!is_same_directory) saved_.clear();
+  if (whole_directory() != state.get_string("directory")) saved_.clear();
 }
 
 }  // namespace linkboy

@@ -52,7 +52,7 @@ struct SaveTrainingStateOptions {
   /// of existing states.
   std::filesystem::path directory = "training_states";
 
-  /// If set, saves after every n-th update. Must be at least 1.
+  /// If set, saves after every n-th update; skipped updates do not count. Must be at least 1.
   std::optional<int64_t> every_n_updates{};
   /// If set, saves after every n-th epoch. Must be at least 1.
   std::optional<int64_t> every_n_epochs{};
@@ -63,17 +63,16 @@ struct SaveTrainingStateOptions {
   /// not save if a NaN ends the run.
   bool save_at_end = true;
 
-  /// If set, saves before and after each decay. The names contain the number of updates, and
-  /// `keep_last` does not apply to them:
-  ///
-  ///     checkpoint_90_wsd_pre_decay/         a training state from which a longer schedule can
-  ///                                          continue; see
-  ///                                          TrainOptions::allow_changed_schedule_length
-  ///     checkpoint_100_wsd_post_decay.pt     a checkpoint of the model with the decay
+  /// If set, saves before and after each decay. Before it, saves a training state such as
+  /// `checkpoint_90_wsd_pre_decay`, from which a longer schedule can continue (see
+  /// TrainOptions::allow_changed_schedule_length). After it, saves a checkpoint of the model with
+  /// the decay, such as `checkpoint_100_wsd_post_decay.pt`. The names contain the number of
+  /// updates, and `keep_last` does not apply to them.
   ///
   /// The checkpoint also contains `step` (the number of updates), `checkpoint_type` ("post_decay"),
   /// `total_steps` (the updates of the run) and `decay_fraction` (the length of the decay divided
-  /// by `step`). If the schedule begins with a decay, nothing is saved before that decay.
+  /// by `step`). If the schedule begins with a decay, nothing is saved before that decay. As text,
+  /// the value is true or false.
   std::optional<DecaySaves> save_at_decays{};
 
   /// If set, loads this checkpoint at the start of a run that does not resume a training state. It
@@ -94,9 +93,6 @@ struct SaveTrainingStateOptions {
 
   LINKBOY_FIELDS(directory, every_n_updates, every_n_epochs, every_n_minutes, save_at_end,
                  save_at_decays, initial_checkpoint, keep_last, asynchronous);
-  /// Keys from earlier builds of 0.1, which text options may still use.
-  static constexpr FormerKey kFormerKeys[] = {{"at_end", "save_at_end"},
-                                              {"at_decays", "save_at_decays"}};
 };
 
 /// Saves training states from which `TrainOptions::resume_from` resumes bit-identically. Pass it
@@ -165,6 +161,7 @@ class LINKBOY_API SaveTrainingState : public Callback {
   void save(Trainer& trainer);
   void finish_save(Trainer& trainer);
   void settle(Trainer& trainer, const std::function<void()>& work);
+  bool is_number_due(Trainer& trainer) const;
   bool is_time_due(Trainer& trainer) const;
   void remove_old(bool is_main_process);
   void include_resumed(const std::filesystem::path& folder);
@@ -180,7 +177,6 @@ class LINKBOY_API SaveTrainingState : public Callback {
   std::shared_ptr<void> lock_;      // on the directory, during a run
   Clock::time_point last_save_{};
   std::vector<Decay> decays_;
-  int64_t last_schedule_update_ = 0;
   bool is_saved_ = false;    // nothing has changed since the last save
   bool is_pending_ = false;  // the newest of saved_ is being written
   bool was_stopped_ = false;

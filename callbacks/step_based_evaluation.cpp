@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
 
@@ -20,8 +18,8 @@ void StepBasedEvaluation::on_training_run_start(Trainer& trainer) {
       !trainer.evaluation_sets().empty(),
       "StepBasedEvaluation has no evaluation data; set TrainOptions::eval_dataset, or remove "
       "the callback.");
-  last_update_ = trainer.num_updates();
   num_sets_left_ = 0;
+  num_open_ = 0;
   if (!is_resumed()) is_cut_short_ = false;
 }
 
@@ -30,15 +28,14 @@ void StepBasedEvaluation::on_train_epoch_start(Trainer& trainer) {
 }
 
 void StepBasedEvaluation::on_train_update_end(Trainer& trainer) {
-  const int64_t update = trainer.num_updates();
-  if (std::exchange(last_update_, update) == update) return;  // the update was skipped
-  if (update % every_n_updates_ == 0) evaluate(trainer);
+  if (trainer.was_update_skipped()) return;
+  if (trainer.num_updates() % every_n_updates_ == 0) evaluate(trainer);
 }
 
 void StepBasedEvaluation::evaluate(Trainer& trainer) {
   is_cut_short_ = true;
   if (trainer.requested_stop()) return;
-  trainer.print(fmt::format("Running evaluation after {} updates", last_update_));
+  trainer.print(fmt::format("Running evaluation after {} updates", trainer.num_updates()));
   num_sets_left_ = trainer.evaluation_sets().size();
   trainer.evaluate_now({.metric_prefix = "intermediate_",
                         .loss_name = "eval_loss",
@@ -46,10 +43,15 @@ void StepBasedEvaluation::evaluate(Trainer& trainer) {
   trainer.print("Resuming training...");
 }
 
+// Another callback may evaluate within this evaluation.
+void StepBasedEvaluation::on_eval_epoch_start(Trainer&) { ++num_open_; }
+
 // The metrics of the last set are already recorded, even if another callback ends the run now.
 void StepBasedEvaluation::on_eval_epoch_end(Trainer&) {
-  if (num_sets_left_ > 0 && --num_sets_left_ == 0) is_cut_short_ = false;
+  if (--num_open_ == 0 && num_sets_left_ > 0 && --num_sets_left_ == 0) is_cut_short_ = false;
 }
+
+void StepBasedEvaluation::on_eval_epoch_interrupted(Trainer&) { --num_open_; }
 
 StateDict StepBasedEvaluation::state_dict() const { return {{"is_cut_short", is_cut_short_}}; }
 

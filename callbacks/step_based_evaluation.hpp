@@ -12,8 +12,6 @@ struct StepBasedEvaluationOptions {
   /// Number of updates between two evaluations. Must be at least 1.
   int64_t every_n_updates = 1;
   LINKBOY_FIELDS(every_n_updates);
-  /// Keys from earlier builds of 0.1, which text options may still use.
-  static constexpr FormerKey kFormerKeys[] = {{"eval_every_n_updates", "every_n_updates"}};
 };
 
 /// Runs intermediate evaluations. Records the loss as `intermediate_eval_loss`; the names of other
@@ -34,7 +32,9 @@ class LINKBOY_API StepBasedEvaluation : public Callback {
   void on_train_epoch_start(Trainer& trainer) override;
   void on_train_update_end(Trainer& trainer) override;
   /// @}
+  void on_eval_epoch_start(Trainer& trainer) override;
   void on_eval_epoch_end(Trainer& trainer) override;
+  void on_eval_epoch_interrupted(Trainer& trainer) override;
 
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
@@ -48,9 +48,9 @@ class LINKBOY_API StepBasedEvaluation : public Callback {
   void evaluate(Trainer& trainer);
 
   int64_t every_n_updates_;
-  int64_t last_update_ = 0;
   bool is_cut_short_ = false;
   std::size_t num_sets_left_ = 0;  // in the evaluation in progress
+  int64_t num_open_ = 0;           // evaluations of a set that have begun and not ended
 };
 
 }  // namespace linkboy

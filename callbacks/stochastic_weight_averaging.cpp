@@ -1,5 +1,6 @@
 #include "linkboy/callbacks/stochastic_weight_averaging.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <utility>
@@ -42,7 +43,11 @@ void StochasticWeightAveraging::on_training_run_start(Trainer& trainer) {
                 " updates; it must begin before the run ends.");
   num_annealing_ = whole_number("num_annealing_updates", options_.num_annealing_updates, config);
   start_average(trainer);
-  if (!is_resumed()) lrs_before_.clear();
+  if (!is_resumed()) {
+    lrs_before_.clear();
+    num_evaluated_ = 0;
+  }
+  is_lr_changed_ = !lrs_before_.empty();  // the loaded optimizer has `swa_lr`
   is_forward_unchecked_ = options_.update_batch_norm;
 }
 
@@ -83,32 +88,39 @@ void StochasticWeightAveraging::on_gradients_ready(Trainer& trainer) {
   is_lr_changed_ = true;
 }
 
-bool StochasticWeightAveraging::is_due(Trainer& trainer, bool was_updated) const {
+bool StochasticWeightAveraging::is_due(Trainer& trainer) const {
   const int64_t num_done = trainer.num_updates() - start_;
   if (num_done <= 0) return false;
-  if (options_.every_n_updates) return was_updated && num_done % *options_.every_n_updates == 0;
+  if (options_.every_n_updates) {
+    return !trainer.was_update_skipped() && num_done % *options_.every_n_updates == 0;
+  }
   return trainer.micro_step() == trainer.run_config().num_train_batches_per_epoch;
 }
 
 void StochasticWeightAveraging::on_train_update_end(Trainer& trainer) {
-  if (is_due(trainer, is_new_update(trainer))) average();
+  if (is_due(trainer)) average();
 }
 
 void StochasticWeightAveraging::on_training_run_end(Trainer& trainer) {
   restore_lrs(trainer);
-  if (was_cut_short()) return;
+  if (was_cut_short()) {
+    if (num_averaged() > 0) report_trained_weights(trainer);
+    return;
+  }
+  take_out_others(trainer);
   // Only now, after states were saved, because a longer run that resumes trains the entire epoch.
-  if (trainer.is_epoch_cut_short() && !options_.every_n_updates && last_update_ > start_) {
+  if (trainer.is_epoch_cut_short() && !options_.every_n_updates && trainer.num_updates() > start_) {
     average();
   }
   if (num_averaged() == 0) return;
   weights_.put_into_model();
   is_ending_ = true;
   if (options_.update_batch_norm) update_batch_norm(trainer, options_.forward);
-  // After a stop, an evaluation would end immediately.
-  if (options_.evaluate && !trainer.requested_stop() && trainer.eval_dataloader()) {
+  // A run that resumes after its end has the metrics already.
+  if (options_.evaluate && trainer.eval_dataloader() && num_evaluated_ != num_averaged()) {
     try {
       trainer.evaluate_now({.metric_prefix = "swa_model_"});
+      num_evaluated_ = num_averaged();
     } catch (const StopTraining&) {
       trainer.print("The evaluation of the averaged model was stopped");
     }
@@ -124,22 +136,23 @@ void StochasticWeightAveraging::on_exception(Trainer& trainer, std::exception_pt
 /// Restores the learning rates, so that a later run does not begin with `swa_lr`.
 void StochasticWeightAveraging::restore_lrs(Trainer& trainer) {
   if (!std::exchange(is_lr_changed_, false)) return;
-  if (Scheduler* scheduler = trainer.scheduler()) {
-    scheduler->start();
-  } else {
-    set_param_group_field(*trainer.optimizer(), ParamGroupField::lr, lrs_before_);
-  }
+  std::vector<double> lrs = get_param_group_field(*trainer.optimizer(), ParamGroupField::lr);
+  std::copy_n(lrs_before_.begin(), std::min(lrs_before_.size(), lrs.size()), lrs.begin());
+  set_param_group_field(*trainer.optimizer(), ParamGroupField::lr, lrs);
+  if (Scheduler* scheduler = trainer.scheduler()) scheduler->start();  // it may set other fields
 }
 
 StateDict StochasticWeightAveraging::state_dict() const {
   StateDict state = AveragingCallback::state_dict();
   state.set("lrs_before", lrs_before_);
+  state.set("num_evaluated", num_evaluated_);
   return state;
 }
 
 void StochasticWeightAveraging::load_state_dict(const StateDict& state) {
   AveragingCallback::load_state_dict(state);
   lrs_before_ = state.get_doubles("lrs_before");
+  num_evaluated_ = state.get_int("num_evaluated");
 }
 
 }  // namespace linkboy

@@ -17,8 +17,10 @@ class Batch;
 struct StochasticWeightAveragingOptions {
   /// Number of updates before the averaging phase. `placeholders::num_updates_per_epoch * 5` starts
   /// the phase with epoch 6. Must be a whole number, not negative, and less than the number of
-  /// updates of the run.
-  RunExpression start_after = ceil(placeholders::num_updates * 0.75);
+  /// updates of the run. By default, the phase is the last quarter of the run, and at least its
+  /// last update.
+  RunExpression start_after =
+      min(ceil(placeholders::num_updates * 0.75), placeholders::num_updates - 1);
   /// Adds the weights to the average after every n-th update of the phase. If not set, adds them at
   /// the end of each epoch in the phase, and at the end of a run that ends within an epoch. Must be
   /// at least 1.
@@ -36,8 +38,9 @@ struct StochasticWeightAveragingOptions {
   /// The curve of the learning rate during `num_annealing_updates`.
   Annealing annealing = Annealing::cosine;
 
-  /// If true, runs the averaged model over the training data once at the end of the run, so that
-  /// the statistics of BatchNorm layers fit the averaged weights.
+  /// If true, calls `update_batch_norm` at the end of the run with the batches of an epoch, so that
+  /// the statistics of BatchNorm layers fit the averaged weights. Those of a single stream stay in
+  /// memory until another run trains on them.
   bool update_batch_norm = true;
   /// The forward pass for `update_batch_norm`. If empty, the model is called with the batch's
   /// `input()`. If the model trains BatchNorm layers, the first micro-step also performs this
@@ -55,11 +58,10 @@ struct StochasticWeightAveragingOptions {
 /// Stochastic weight averaging (Izmailov et al., 2018): computes the unweighted mean of the model's
 /// weights over the last phase of a run, and puts it into the model at the end of the run.
 ///
-/// The model keeps its own weights if the run was stopped on request or by a NaN, or if it ends
-/// before the first average. After any other stop, the averaged model is not evaluated. A training
-/// state that is saved after the averages are in the model still contains the weights from which
-/// training continues. With SaveBestModel, which is called later, set `load_saved_checkpoint` to
-/// false; otherwise it replaces the averages.
+/// AveragingCallback describes after which ends the model keeps its trained weights; it also keeps
+/// them if the run ends before the first average. A training state that is saved after the averages
+/// are in the model still contains the weights from which training continues. With SaveBestModel,
+/// which is called later, set `load_saved_checkpoint` to false; otherwise it replaces the averages.
 ///
 /// With several processes, each process keeps the same average of the parameters; the statistics of
 /// BatchNorm layers are computed over the batches of all processes. The statistics of TorchScript
@@ -93,7 +95,7 @@ class LINKBOY_API StochasticWeightAveraging : public AveragingCallback {
   void load_state_dict(const StateDict& state) override;
 
  private:
-  bool is_due(Trainer& trainer, bool was_updated) const;
+  bool is_due(Trainer& trainer) const;
   void check_forward(Trainer& trainer, const Batch& batch) const;
   void restore_lrs(Trainer& trainer);
 
@@ -101,6 +103,7 @@ class LINKBOY_API StochasticWeightAveraging : public AveragingCallback {
   int64_t start_ = 0;
   int64_t num_annealing_ = 0;
   std::vector<double> lrs_before_;  // of each param group, when the phase began
+  int64_t num_evaluated_ = 0;       // `num_averaged` of the average that was evaluated
   bool is_ending_ = false;  // the averages are in the model, and the run's end is in progress
   bool is_lr_changed_ = false;
   bool is_forward_unchecked_ = false;

@@ -20,8 +20,6 @@ struct TerminateOnNaNOptions {
   bool defer_on_cpu = false;
 
   LINKBOY_FIELDS(max_delay_micro_steps, defer_on_cpu);
-  /// Keys from earlier builds of 0.1, which text options may still use.
-  static constexpr FormerKey kFormerKeys[] = {{"max_delay_steps", "max_delay_micro_steps"}};
 };
 
 /// Ends the run (StopReason::nan) when a loss is NaN or infinite. On the CPU, this happens before

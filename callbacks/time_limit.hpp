@@ -19,9 +19,10 @@ struct TimeLimitOptions {
 /// described at `Trainer::request_stop`. A resumed run continues with the remaining time; the time
 /// between the runs does not count.
 ///
-/// The limit does not reserve time for work after the stop, such as saving; choose it with a
-/// margin. With several processes, the first process that reaches the limit ends the run on all
-/// processes. `Trainer::evaluate` has no limit.
+/// The end counts as a stop request: ModelEma and StochasticWeightAveraging then leave the trained
+/// weights in the model. The limit does not reserve time for work after the stop, such as saving;
+/// choose it with a margin. With several processes, the first process that reaches the limit ends
+/// the run on all processes. `Trainer::evaluate` has no limit.
 class LINKBOY_API TimeLimit : public Callback {
  public:
   /// The options type for `make<TimeLimit>({...})`.
@@ -42,7 +43,6 @@ class LINKBOY_API TimeLimit : public Callback {
   /// the parts before a resume.
   std::chrono::milliseconds elapsed() const;
 
-  std::vector<std::string> former_names() const override { return {"linkboy::Timer"}; }
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 

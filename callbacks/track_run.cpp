@@ -89,6 +89,7 @@ void TrackRun::on_training_run_start(Trainer& trainer) {
   TrackedRun run = describe_run(trainer, options_.name, options_.config);
   run.first_update = std::max<int64_t>(0, update(trainer) - (is_in_mid_epoch ? 1 : 0));
   run.first_epoch = trainer.run_history().current_epoch() - 1;
+  run.is_resumed = goes_on;
   start(trainer, std::move(run));
   if (is_in_mid_epoch) log_again(trainer);
 }
@@ -279,8 +280,15 @@ void TrackRun::log(Trainer& trainer, const std::vector<TrackedScalar>& scalars,
 }
 
 void TrackRun::log_again(Trainer& trainer) {
-  for (const auto& [time, scalar] : std::exchange(records_of_last_update_, {})) {
-    if (time.update == update(trainer)) log(trainer, {scalar}, time);
+  const auto records = std::exchange(records_of_last_update_, {});
+  // Scalars that were recorded together have the same time.
+  for (auto first = records.begin(); first != records.end();) {
+    std::vector<TrackedScalar> scalars;
+    const TrackedTime time = first->time;
+    for (; first != records.end() && first->time.seconds == time.seconds; ++first) {
+      scalars.push_back(first->scalar);
+    }
+    if (time.update == update(trainer)) log(trainer, scalars, time);
   }
 }
 
@@ -304,7 +312,11 @@ void TrackRun::on_eval_epoch_start(Trainer&) {
 
 void TrackRun::on_eval_epoch_end(Trainer& trainer) {
   log_new_metrics(trainer);
-  // The evaluation may be between two updates, and may contain other evaluations.
+  on_eval_epoch_interrupted(trainer);
+}
+
+/// The evaluation may be between two updates, and may contain other evaluations.
+void TrackRun::on_eval_epoch_interrupted(Trainer&) {
   if (--num_open_evaluations_ == 0) window_start_ += Clock::now() - evaluation_start_;
 }
 
@@ -371,7 +383,10 @@ TrackedTime TrackRun::time(Trainer& trainer) const {
 // State.
 
 StateDict TrackRun::state_dict() const {
-  std::vector<Record> records = records_of_last_update_;
+  std::vector<Record> records;
+  std::copy_if(records_of_last_update_.begin(), records_of_last_update_.end(),
+               std::back_inserter(records),
+               [this](const Record& record) { return record.time.update >= last_update_; });
   for (const PendingRecord& pending : pending_) {
     if (pending.time.update != last_update_) continue;
     for (const auto& scalar : pending.scalars()) records.push_back({pending.time, scalar});
@@ -436,11 +451,8 @@ void TrackRun::load_state_dict(const StateDict& state) {
                                        {record.get_string("name"), record.get_double("value")}});
   }
   updates_before_ = state.get_int("updates_before");
-  window_.reset();
-  if (state.contains("window_loss")) {  // earlier builds of 0.1 did not save it
-    window_.restore(state.get_double("window_loss"), state.get_int("window_samples"));
-  }
-  load_places(state.contains("places") ? state.get_dict("places") : StateDict());
+  window_.restore(state.get_double("window_loss"), state.get_int("window_samples"));
+  load_places(state.get_dict("places"));
 }
 
 }  // namespace linkboy

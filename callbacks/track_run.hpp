@@ -49,7 +49,8 @@ struct TrackRunOptions {
 /// - Each new value of the run history once, as in LogMetrics.
 /// - With `histograms_every_n_epochs`: histograms of all weights after the last update of the
 ///   epoch, as `weights/NAME`, and of the gradients in its first update, before clipping, as
-///   `gradients/NAME`. Recording them waits for the device.
+///   `gradients/NAME`. Recording them waits for the device. A run that resumes directly after the
+///   first update of an epoch lacks the histograms of its gradients.
 ///
 /// A run that resumes from a training state continues the records whose places (Tracker::place) the
 /// state contains, regardless of other runs with the same name.
@@ -83,6 +84,7 @@ class LINKBOY_API TrackRun : public Callback {
   void on_train_epoch_end(Trainer& trainer) override;
   void on_eval_epoch_start(Trainer& trainer) override;
   void on_eval_epoch_end(Trainer& trainer) override;
+  void on_eval_epoch_interrupted(Trainer& trainer) override;
   void on_training_run_epoch_end(Trainer& trainer) override;
   void on_training_run_end(Trainer& trainer) override;
   /// Leaves out a tracker that failed in the previous training run or cannot start after one.

@@ -14,7 +14,7 @@ import sys
 # Declarations, and what Doxygen reads if the line before them is no comment.
 COMMENTS = [(re.compile(pattern), comment) for pattern, comment in (
     (r"^struct (?:LINKBOY_API )?(\w+)Options \{$", r"Options of \1."),
-    (r"^  ParamGroupField field = ", "What the schedule sets."),
+    (r"^  ParamGroupField field = ", "The field of the param groups that the schedule sets."),
     (r"^  static CreateSchedulerFn create_scheduler_fn\(",
      "For TrainOptions::create_scheduler_fn: calls the constructor when the run starts."),
 )]

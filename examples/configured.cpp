@@ -4,9 +4,10 @@
 
 #include <torch/torch.h>
 
+#include <numbers>
+
 #include <linkboy/cli/run.hpp>
 #include <linkboy/data/dataset.hpp>
-#include <numbers>
 
 struct NetOptions {
   int64_t width = 64;

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+
 #include <linkboy/trainer.hpp>
 
 struct Fold {

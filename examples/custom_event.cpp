@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+
 #include <linkboy/scheduler.hpp>
 #include <linkboy/trainer.hpp>
 

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+
 #include <linkboy/callbacks/convert_sync_batch_norm.hpp>
 #include <linkboy/trainer.hpp>
 

@@ -5,17 +5,17 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <optional>
+
 #include <linkboy/callbacks/freeze_layers.hpp>
 #include <linkboy/callbacks/metric_callback.hpp>
 #include <linkboy/checkpoint/checkpoint.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/data/image_transforms.hpp>
 #include <linkboy/metrics/accuracy.hpp>
-#include <linkboy/schedulers/cosine_scheduler.hpp>
+#include <linkboy/schedulers/curves.hpp>
 #include <linkboy/trainer.hpp>
 #include <linkboy/vision/resnet.hpp>
-#include <optional>
-
 #include "parts/shapes.hpp"
 
 /// Returns images labelled with their strongest colour channel. This task is so easy that even a

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+
 #include <linkboy/trainer.hpp>
 
 /// Returns points [N, 8] and a linear function of them with noise, [N, 1].

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+
 #include <linkboy/callbacks/metric_callback.hpp>
 #include <linkboy/metrics/accuracy.hpp>
 #include <linkboy/trainer.hpp>

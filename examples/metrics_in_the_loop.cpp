@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+
 #include <linkboy/trainer.hpp>
 
 class AccuracyTrainer : public linkboy::Trainer {

@@ -3,6 +3,7 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+
 #include <linkboy/callbacks/metric_callback.hpp>
 #include <linkboy/callbacks/model_ema.hpp>
 #include <linkboy/data/image_transforms.hpp>

@@ -5,10 +5,11 @@
 
 #include <array>
 #include <cstdio>
+
 #include <linkboy/callbacks/metric_callback.hpp>
 #include <linkboy/data/image_transforms.hpp>
 #include <linkboy/metrics/accuracy.hpp>
-#include <linkboy/schedulers/cosine_scheduler.hpp>
+#include <linkboy/schedulers/curves.hpp>
 #include <linkboy/trainer.hpp>
 
 #include "parts/shapes.hpp"

@@ -8,11 +8,12 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
+
 #include <linkboy/callbacks/lambda_callback.hpp>
 #include <linkboy/callbacks/save_training_state.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/trainer.hpp>
-#include <optional>
 
 namespace fs = std::filesystem;
 

@@ -6,12 +6,12 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <optional>
+
 #include <linkboy/checkpoint/checkpoint.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/data/image_transforms.hpp>
 #include <linkboy/trainer.hpp>
-#include <optional>
-
 #include "parts/shapes.hpp"
 
 /// Creates a model from TorchScript source, so that the example also runs without Python.

@@ -10,8 +10,9 @@ namespace linkboy {
 struct AccuracyOptions {
   /// Number of classes. Must be at least 2.
   Required<int64_t> num_classes;
-  /// A prediction is correct if the label is among the `top_k` highest scores. Must be in
-  /// [1, num_classes]. If above 1, the outputs must be scores of all classes.
+  /// A prediction is correct if the label is among the `top_k` highest scores. Of equal scores, the
+  /// first counts as higher. Must be in [1, num_classes]. If above 1, the outputs must be scores of
+  /// all classes.
   int64_t top_k = 1;
   /// How the values of the classes are combined. With two classes, `binary` is the same as `micro`.
   Average average = Average::micro;

@@ -2,13 +2,15 @@
 
 #include <ATen/ATen.h>
 
+#include <limits>
+
 namespace linkboy {
 namespace {
 
 double trapezoid_area(const RankingCurve& curve) {
   const double num_pairs =
       static_cast<double>(curve.num_positives) * static_cast<double>(curve.num_negatives);
-  if (num_pairs == 0.0) return 0.0;
+  if (num_pairs == 0.0) return std::numeric_limits<double>::quiet_NaN();
   // In double, because the area for 2^31 positives and 2^31 negatives would overflow an int64.
   const at::Tensor heights = curve.true_positives.to(at::kDouble);
   const at::Tensor doubled_heights = heights.slice(0, 1) + heights.slice(0, 0, -1);

@@ -11,8 +11,8 @@ namespace linkboy {
 /// negative one. Equal scores count half.
 ///
 /// The value is a scalar; with RankingAverage::none and `num_classes`, its shape is [num_classes].
-/// The value is NaN before the first sample. A class has the value 0 if all samples are positive or
-/// all are negative.
+/// A class has the value NaN if all samples are positive, if all are negative, or before the first
+/// sample. The mean excludes such a class, and is NaN if no class is left.
 class LINKBOY_API AUROC : public RankingCurveMetric {
  public:
   /// The options type for `make<AUROC>({...})`.

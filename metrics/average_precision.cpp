@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <limits>
-
 namespace linkboy {
 namespace {
 
@@ -18,14 +16,10 @@ double step_area(const RankingCurve& curve) {
 }  // namespace
 
 std::vector<double> AveragePrecision::values_of(const std::vector<RankingCurve>& curves) const {
-  const bool is_binary = curves.size() == 1;
-  const bool is_all_of_class_0 = !is_binary && curves[0].num_negatives == 0;
-  const bool is_absent_zero = !is_exact() || is_binary || is_all_of_class_0;
-  const double value_of_absent = is_absent_zero ? 0.0 : std::numeric_limits<double>::quiet_NaN();
   std::vector<double> values;
   values.reserve(curves.size());
   for (const auto& curve : curves) {
-    values.push_back(curve.num_positives == 0 ? value_of_absent : step_area(curve));
+    values.push_back(curve.num_positives == 0 ? 0.0 : step_area(curve));
   }
   return values;
 }

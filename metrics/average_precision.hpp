@@ -11,9 +11,8 @@ namespace linkboy {
 /// increase in recall.
 ///
 /// The value is a scalar; with RankingAverage::none and `num_classes`, its shape is [num_classes].
-/// The value is NaN before the first sample. A class without positive samples has the same value as
-/// in torchmetrics: 0 without `num_classes` or with `thresholds`; otherwise NaN, or 0 if all
-/// samples belong to class 0.
+/// The value is NaN before the first sample. As in scikit-learn, a class without positive samples
+/// has the value 0.
 class LINKBOY_API AveragePrecision : public RankingCurveMetric {
  public:
   /// The options type for `make<AveragePrecision>({...})`.

@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <cmath>
-#include <tuple>
 
 #include "linkboy/error.hpp"
 
@@ -22,7 +21,9 @@ bool has_dimension_more(const at::Tensor& outputs, const at::Tensor& targets, in
 }
 
 at::Tensor best_of_top_k(const at::Tensor& scores, const at::Tensor& targets, int64_t top_k) {
-  const at::Tensor highest = std::get<1>(scores.topk(top_k, /*dim=*/1));
+  // `topk` returns equal scores in any order.
+  const at::Tensor highest =
+      at::argsort(scores, /*stable=*/true, /*dim=*/1, /*descending=*/true).slice(1, 0, top_k);
   const at::Tensor is_among = highest.eq(targets.unsqueeze(1)).any(1);
   return at::where(is_among, targets, highest.select(1, 0));
 }

@@ -15,8 +15,8 @@ namespace linkboy {
 struct ClassPredictionOptions {
   /// Number of classes. Must be at least 2.
   Required<int64_t> num_classes;
-  /// A prediction is correct if the label is among the `top_k` highest scores. Must be in
-  /// [1, num_classes].
+  /// A prediction is correct if the label is among the `top_k` highest scores. Of equal scores, the
+  /// first counts as higher. Must be in [1, num_classes].
   int64_t top_k = 1;
   /// Label of samples to ignore. It does not have to be in [0, num_classes).
   std::optional<int64_t> ignore_index{};

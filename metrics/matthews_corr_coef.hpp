@@ -19,11 +19,9 @@ struct MatthewsCorrCoefOptions {
   LINKBOY_FIELDS(num_classes, ignore_index, threshold);
 };
 
-/// The Matthews correlation coefficient of labels and predictions, in [-1, 1]. If the formula
-/// results in 0/0, the value is 0. Two classes are treated as in torchmetrics 1.9.0: the value is 1
-/// if all samples are correct and -1 if all samples are wrong. Otherwise, if only one class is
-/// predicted or only one class occurs as a label, the value is (c - w) / sqrt((c + w) * c * w) for
-/// c correct and w wrong samples.
+/// The Matthews correlation coefficient of labels and predictions, in [-1, 1]. As in scikit-learn,
+/// the value is 0 if only one class is predicted or only one class occurs as a label, even if all
+/// samples are correct.
 class LINKBOY_API MatthewsCorrCoef : public ConfusionCountsMetric {
  public:
   /// The options type for `make<MatthewsCorrCoef>({...})`.

@@ -69,8 +69,8 @@ class LINKBOY_API Metric {
   /// @return The number of the state, for `state` and `append`.
   std::size_t add_state(std::string name, at::Tensor initial, Merge merge);
 
-  /// Returns a state on the device of the batches, for changes in place. It must not be a state
-  /// with Merge::concatenate.
+  /// Returns a state on the device of the batches, for changes in place. A state with
+  /// Merge::concatenate stays on its device, and this does not include rows from `append`.
   at::Tensor& state(std::size_t number) { return seen_.states[number].value; }
 
   /// Appends a copy of the rows to a state with Merge::concatenate, in the dtype of its initial

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <limits>
+
 #include "linkboy/error.hpp"
 #include "linkboy/metrics/regression_rows.hpp"
 
@@ -10,8 +12,27 @@ namespace {
 
 constexpr const char* kR2ScoreName = "R2Score";
 
-/// The threshold in torchmetrics. A sum of squares up to this value counts as a rounding error.
-constexpr double kZeroTolerance = 1e-4;
+// Rows of the state.
+constexpr int64_t kCount = 0;
+constexpr int64_t kMean = 1;
+constexpr int64_t kSquares = 2;
+constexpr int64_t kResidualSquares = 3;
+
+/// Combines counts, means, sums of squared distances from the mean, and sums of squared residuals.
+/// The difference of two sums of squares would be less exact: it loses all digits if the targets
+/// are large and similar.
+/// @param parts  [parts, 4, num_outputs], with at least one part.
+/// @return [1, 4, num_outputs].
+at::Tensor combined(const at::Tensor& parts) {
+  const at::Tensor counts = parts.select(1, kCount);
+  const at::Tensor means = parts.select(1, kMean);
+  const at::Tensor count = counts.sum(0);
+  // Relative to the first mean, so that the mean of equal targets is exact.
+  const at::Tensor mean = means[0] + (counts * (means - means[0])).sum(0) / count;
+  const at::Tensor squares = parts.select(1, kSquares) + counts * (means - mean).square();
+  return at::stack({count, mean, squares.sum(0), parts.select(1, kResidualSquares).sum(0)})
+      .unsqueeze(0);
+}
 
 }  // namespace
 
@@ -19,11 +40,7 @@ R2Score::R2Score(R2ScoreOptions options) : options_(options) {
   check_num_outputs(options_.num_outputs, kR2ScoreName);
   LINKBOY_CHECK_OPTION(options_.adjusted >= 0, kR2ScoreName, ": adjusted is ", options_.adjusted,
                        "; it must not be negative.");
-  const auto zeros = [&] { return at::zeros({options_.num_outputs}, at::kDouble); };
-  add_state("sum", zeros(), Merge::sum);
-  add_state("sum_of_squares", zeros(), Merge::sum);
-  add_state("residual_squares", zeros(), Merge::sum);
-  add_state("count", at::zeros({}, at::kLong), Merge::sum);
+  add_state("moments", at::empty({0, 4, options_.num_outputs}, at::kDouble), Merge::concatenate);
 }
 
 void R2Score::update(const at::Tensor& outputs, const at::Tensor& targets) {
@@ -31,19 +48,23 @@ void R2Score::update(const at::Tensor& outputs, const at::Tensor& targets) {
   LINKBOY_CHECK(outputs.dim() >= 1 && outputs.size(0) == rows.outputs.size(0), kR2ScoreName,
                 ": outputs and targets are ", outputs.sizes(), ", but num_outputs is ",
                 options_.num_outputs, "; they must be [N] or [N, 1].");
-  follow(outputs);
-  state(0).add_(rows.targets.sum(0));
-  state(1).add_(rows.targets.square().sum(0));
-  state(2).add_((rows.targets - rows.outputs).square().sum(0));
-  state(3).add_(outputs.size(0));
+  if (rows.targets.size(0) == 0) return;
+  const at::Tensor samples =
+      at::stack({at::ones_like(rows.targets), rows.targets, at::zeros_like(rows.targets),
+                 (rows.targets - rows.outputs).square()},
+                1);
+  const at::Tensor before = state(0).to(samples.device(), /*non_blocking=*/true);
+  state(0) = combined(at::cat({before, samples}));
 }
 
-at::Tensor R2Score::averaged(const at::Tensor& scores, const at::Tensor& total_squares) const {
+at::Tensor R2Score::averaged(const at::Tensor& scores, const at::Tensor& squares) const {
   switch (options_.average) {
     case R2Average::uniform:
       return scores.mean();
-    case R2Average::variance_weighted:
-      return (total_squares / total_squares.sum() * scores).sum();
+    case R2Average::variance_weighted: {
+      const at::Tensor total = squares.sum();
+      return at::where(total == 0.0, scores.mean(), (squares / total * scores).sum());
+    }
     case R2Average::none:
       break;
   }
@@ -51,17 +72,18 @@ at::Tensor R2Score::averaged(const at::Tensor& scores, const at::Tensor& total_s
 }
 
 at::Tensor R2Score::value_of(const std::vector<at::Tensor>& states) const {
-  const auto& sum = states[0];
-  const auto& residual_squares = states[2];
-  const auto count = states[3].item<int64_t>();
-  LINKBOY_CHECK(count >= 2, kR2ScoreName, ": it has seen ", count,
-                " samples; R2 needs at least 2. Call update with more samples before compute.");
-  const at::Tensor total_squares = states[1] - sum * (sum / count);
-  const at::Tensor is_exact = residual_squares.abs() <= kZeroTolerance;
-  const at::Tensor is_constant = total_squares.abs() <= kZeroTolerance;
+  const at::Tensor nan =
+      at::full({options_.num_outputs}, std::numeric_limits<double>::quiet_NaN(), at::kDouble);
+  if (states[0].size(0) == 0) return averaged(nan, nan);
+  const at::Tensor moments = combined(states[0])[0];
+  const auto count = static_cast<int64_t>(moments[kCount][0].item<double>());
+  if (count < 2) return averaged(nan, nan);
+  const at::Tensor squares = moments[kSquares];
+  const at::Tensor residual_squares = moments[kResidualSquares];
   const at::Tensor scores =
-      at::where(is_exact, 1.0, at::where(is_constant, 0.0, 1.0 - residual_squares / total_squares));
-  at::Tensor score = averaged(scores, total_squares);
+      at::where(residual_squares == 0.0, 1.0,
+                at::where(squares == 0.0, 0.0, 1.0 - residual_squares / squares));
+  at::Tensor score = averaged(scores, squares);
   if (options_.adjusted == 0 || options_.adjusted >= count - 1) return score;
   const auto degrees_of_freedom = static_cast<double>(count - options_.adjusted - 1);
   return 1.0 - (1.0 - score) * static_cast<double>(count - 1) / degrees_of_freedom;

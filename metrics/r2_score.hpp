@@ -13,7 +13,7 @@ namespace linkboy {
 enum class R2Average {
   /// The mean.
   uniform,
-  /// The mean, weighted by the variances of the targets.
+  /// The mean, weighted by the variances of the targets; the mean if all targets are constant.
   variance_weighted,
   /// No averaging; returns one value per output, shape [num_outputs].
   none
@@ -36,9 +36,10 @@ struct R2ScoreOptions {
 /// The coefficient of determination: 1 - sum (target - output)^2 / sum (target - mean target)^2.
 ///
 /// Outputs and targets are [N] or [N, 1] if `num_outputs` is 1, otherwise [N, num_outputs]. The
-/// value is a scalar; with R2Average::none and several outputs, its shape is [num_outputs]. As in
-/// torchmetrics, a sum of squares of at most 1e-4 counts as zero: an output without residuals has
-/// the score 1, and any other output with constant targets has the score 0.
+/// value is a scalar; with R2Average::none and several outputs, its shape is [num_outputs]. It is
+/// NaN with fewer than two samples. As in scikit-learn, an output without residuals has the score
+/// 1, and any other output with constant targets has the score 0. Only sums of squares that are
+/// exactly 0 count as zero, so the unit of the targets does not matter.
 class LINKBOY_API R2Score : public Metric {
  public:
   /// The options type for `make<R2Score>({...})`.
@@ -51,11 +52,10 @@ class LINKBOY_API R2Score : public Metric {
   void update(const at::Tensor& outputs, const at::Tensor& targets) override;
 
  protected:
-  /// @throws Error if there are fewer than two samples, for which the variance is undefined.
   at::Tensor value_of(const std::vector<at::Tensor>& states) const override;
 
  private:
-  at::Tensor averaged(const at::Tensor& scores, const at::Tensor& total_squares) const;
+  at::Tensor averaged(const at::Tensor& scores, const at::Tensor& squares) const;
 
   R2ScoreOptions options_;
 };

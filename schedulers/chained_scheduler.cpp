@@ -25,7 +25,11 @@ std::vector<double> ChainedScheduler::product_at(int64_t update, ParamGroupField
   std::vector<double> product = base;
   auto multiply = [&](const std::vector<double>& values) {
     for (std::size_t group = 0; group < base.size(); ++group) {
-      if (base[group] != 0.0) product[group] *= values[group] / base[group];
+      if (base[group] != 0.0) {
+        product[group] *= values[group] / base[group];
+      } else if (product[group] == 0.0) {
+        product[group] = values[group];  // a factor would not change it
+      }
     }
   };
   for (const auto& part : parts()) {

@@ -19,8 +19,10 @@ struct ChainedSchedulerOptions {
 ///
 ///     f(n) = base * (f_1(n) / base) * (f_2(n) / base) * ...
 ///
-/// A base value of 0 stays 0. Schedules of different fields do not affect each other, so weight
-/// decay can follow one curve and the learning rate another.
+/// If the base value is 0, f(n) is the first of f_1(n), f_2(n), ... that is not 0; only schedules
+/// with absolute values, such as OneCycleScheduler with `max_lr`, are then different from 0.
+/// Schedules of different fields do not affect each other, so weight decay can follow one curve and
+/// the learning rate another.
 class LINKBOY_API ChainedScheduler final : public CompositeScheduler {
  public:
   /// The options type of the constructor.

@@ -99,6 +99,14 @@ void CompositeScheduler::epoch_end(int64_t num_epochs_done, const RunHistory& hi
   if (!is_part()) start();
 }
 
+std::vector<std::string> CompositeScheduler::monitored_metrics() const {
+  std::vector<std::string> names;
+  for (const auto& part : parts_) {
+    for (std::string& name : part->monitored_metrics()) names.push_back(std::move(name));
+  }
+  return names;
+}
+
 std::vector<Scheduler::Length> CompositeScheduler::lengths() const {
   std::vector<Length> lengths;
   for (std::size_t i = 0; i < parts_.size(); ++i) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "linkboy/export.hpp"
@@ -19,6 +20,8 @@ class LINKBOY_API CompositeScheduler : public Scheduler {
   bool include_new_groups() override;
   void run_start(const RunHistory& history) override;
   void epoch_end(int64_t num_epochs_done, const RunHistory& history, bool has_metrics) override;
+  /// Returns the metrics of all parts.
+  std::vector<std::string> monitored_metrics() const override;
   std::vector<Length> lengths() const override;
   StateDict state_dict() const override;
   void check_state_dict(const StateDict& state) const override;

@@ -13,11 +13,10 @@
 namespace linkboy {
 
 struct CyclicSchedulerOptions {
-  /// How the amplitude of the cycles changes: `triangular` keeps it, `triangular2` halves it after
-  /// each cycle, and `exp_range` multiplies it by `gamma` after each update.
+  /// How the amplitude of the cycles changes.
   enum class Mode { triangular, triangular2, exp_range };
   friend LINKBOY_ENUM_NAMES(Mode, triangular, triangular2, exp_range);
-  /// The argument of `scale_fn`: the number of the cycle, from 1, or of the update, from 0.
+  /// The argument of `scale_fn`.
   enum class ScaleMode { cycle, iterations };
 
   /// The lower end of a cycle. If not set, a tenth of the upper end. Must not be negative.
@@ -30,13 +29,14 @@ struct CyclicSchedulerOptions {
   /// positive.
   std::optional<RunExpression> step_size_down{};
 
-  /// How the amplitude of the cycles changes.
+  /// How the amplitude of the cycles changes: `triangular` keeps it, `triangular2` halves it after
+  /// each cycle, and `exp_range` multiplies it by `gamma` after each update.
   Mode mode = Mode::triangular;
   /// Factor per update in `exp_range`. Must be positive.
   double gamma = 1.0;
   /// A function that returns the factor of the amplitude. If set, replaces `mode`.
   std::function<double(double)> scale_fn{};
-  /// The argument of `scale_fn`.
+  /// The argument of `scale_fn`: the number of the cycle, from 1, or of the update, from 0.
   ScaleMode scale_mode = ScaleMode::cycle;
 
   /// If true, also moves the momentum (beta1 in the Adam family), in the direction opposite to the
@@ -54,7 +54,8 @@ struct CyclicSchedulerOptions {
 };
 
 /// Moves linearly up and down between `base_lr` and `max_lr` in cycles. Equivalent to PyTorch's
-/// CyclicLR.
+/// CyclicLR. As in PyTorch, a `base_lr` above `max_lr` turns the cycles upside down: each begins
+/// and ends at the larger value.
 class LINKBOY_API CyclicScheduler final : public Scheduler {
  public:
   /// The options type of the constructor.

@@ -46,8 +46,6 @@ struct OneCycleSchedulerOptions {
 
   LINKBOY_FIELDS(max_lr, num_updates, pct_start, anneal_strategy, cycle_momentum, base_momentum,
                  max_momentum, div_factor, final_div_factor, three_phase, field);
-  /// Keys from earlier builds of 0.1, which text options may still use.
-  static constexpr FormerKey kFormerKeys[] = {{"total_steps", "num_updates"}};
 };
 
 /// Rises once from max_lr / div_factor to max_lr, then falls far below the value at the start.

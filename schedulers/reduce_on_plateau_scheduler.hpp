@@ -22,7 +22,7 @@ struct ReduceOnPlateauSchedulerOptions {
 
   /// Name of the monitored metric in the run history. It must be recorded before the epoch ends.
   std::string monitor = "eval_loss_epoch";
-  /// Whether a smaller or a larger value is better.
+  /// Whether a smaller (`min`) or a larger (`max`) value is better.
   Mode mode = Mode::min;
   /// Factor of each reduction. Must be above 0 and below 1.
   double factor = 0.1;
@@ -32,7 +32,7 @@ struct ReduceOnPlateauSchedulerOptions {
   /// The amount by which a value must beat the best value to count as an improvement. Must not be
   /// negative. Must be below 1 if it is a fraction and smaller values are better.
   double threshold = 1e-4;
-  /// Whether `threshold` is a fraction of the best value or a difference.
+  /// Whether `threshold` is a fraction of the best value (`rel`) or a difference (`abs`).
   ThresholdMode threshold_mode = ThresholdMode::rel;
   /// Number of values after a reduction that do not count towards `patience`. Must not be negative.
   int64_t cooldown = 0;
@@ -45,8 +45,6 @@ struct ReduceOnPlateauSchedulerOptions {
 
   LINKBOY_FIELDS(monitor, mode, factor, patience, threshold, threshold_mode, cooldown, min_lr, eps,
                  field);
-  /// Keys from earlier builds of 0.1, which text options may still use.
-  static constexpr FormerKey kFormerKeys[] = {{"metric", "monitor"}};
 };
 
 /// Multiplies the values by `factor` when the monitored metric stops improving. Equivalent to
@@ -69,6 +67,7 @@ class LINKBOY_API ReduceOnPlateauScheduler final : public Scheduler {
   void run_start(const RunHistory& history) override;
   /// @throws Error if the epoch was evaluated but the history does not have the metric.
   void epoch_end(int64_t num_epochs_done, const RunHistory& history, bool has_metrics) override;
+  std::vector<std::string> monitored_metrics() const override { return {options_.monitor}; }
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
   void check_state_dict(const StateDict& state) const override;

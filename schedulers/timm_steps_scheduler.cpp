@@ -45,6 +45,11 @@ void TimmStepsScheduler::run_start(const RunHistory& history) {
   if (!monitor_.empty()) cursor_.take_newest(history, monitor_, /*has_metrics=*/false);
 }
 
+std::vector<std::string> TimmStepsScheduler::monitored_metrics() const {
+  if (monitor_.empty()) return {};
+  return {monitor_};
+}
+
 bool TimmStepsScheduler::include_new_groups() {
   if (!Scheduler::include_new_groups()) return false;
   const std::vector<double> now = get_param_group_field(optimizer(), ParamGroupField::lr);

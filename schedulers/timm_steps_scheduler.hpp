@@ -87,6 +87,7 @@ class LINKBOY_API TimmStepsScheduler final : public Scheduler {
   ///         but the history does not have the metric; any error of the schedule.
   void epoch_end(int64_t num_epochs_done, const RunHistory& history, bool has_metrics) override;
   void run_start(const RunHistory& history) override;
+  std::vector<std::string> monitored_metrics() const override;
   bool include_new_groups() override;
 
   std::vector<double> values_at(int64_t update) const override;

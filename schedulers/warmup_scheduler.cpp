@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "linkboy/run/run_config.hpp"
-#include "linkboy/schedulers/constant_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "linkboy/schedulers/option_reader.hpp"
 
 namespace linkboy {

@@ -49,11 +49,6 @@ struct WsdSchedulerOptions {
 
   LINKBOY_FIELDS(num_updates, warmup_updates, warmup_start_lr, decay, decay_phase_ratio,
                  min_lr_ratio, num_checkpoints, is_continuation_from_checkpoint, field);
-  /// Keys from earlier builds of 0.1, which text options may still use.
-  static constexpr FormerKey kFormerKeys[] = {{"total_steps", "num_updates"},
-                                              {"num_warmup_steps", "warmup_updates"},
-                                              {"warmup_starting_lr", "warmup_start_lr"},
-                                              {"lr_min", "min_lr_ratio"}};
 };
 
 /// Warms up, stays at the base value, then decays. With several checkpoints, the last one is at the

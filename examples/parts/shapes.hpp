@@ -9,6 +9,7 @@
 #include <torch/nn/modules/pooling.h>
 
 #include <cstdint>
+
 #include <linkboy/data/batch.hpp>
 
 /// Generated images, which need no download, and a network for them. Several examples use both.

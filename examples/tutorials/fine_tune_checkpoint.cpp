@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <iostream>
+
 #include <linkboy/callbacks/freeze_layers.hpp>
 #include <linkboy/checkpoint/checkpoint.hpp>
 #include <linkboy/cli.hpp>

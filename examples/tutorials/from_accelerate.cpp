@@ -2,11 +2,12 @@
 
 #include <torch/torch.h>
 
+#include <numbers>
+
 #include <linkboy/accelerator.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/data/data_loader.hpp>
 #include <linkboy/model.hpp>
-#include <numbers>
 
 linkboy::TensorDataset make_spirals(int64_t num_points) {
   const auto labels = torch::randint(2, {num_points}, torch::kLong);

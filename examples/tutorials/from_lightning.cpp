@@ -3,14 +3,15 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <numbers>
+
 #include <linkboy/callbacks/early_stopping.hpp>
 #include <linkboy/callbacks/metric_callback.hpp>
 #include <linkboy/callbacks/save_best_model.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/metrics/accuracy.hpp>
-#include <linkboy/schedulers/cosine_scheduler.hpp>
+#include <linkboy/schedulers/curves.hpp>
 #include <linkboy/trainer.hpp>
-#include <numbers>
 
 /// Contains the steps of the LightningModule; the network remains a plain module.
 class NoisyClassifier : public linkboy::Trainer {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+
 #include <linkboy/callbacks/performance_monitor.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/data/image_transforms.hpp>
@@ -43,7 +44,7 @@ Timing time_run(linkboy::Dataset dataset, linkboy::DataLoaderOptions loading) {
                  .per_device_batch_size = 50,
                  .train_dataloader_options = std::move(loading)});
   const linkboy::TrainPerformance last = *monitor->last_epoch();  // the first epoch is a warm-up
-  return {last.samples_per_second(), last.data_time() / last.step_time(),
+  return {last.samples_per_second(), last.data.mean() / last.step_time(),
           trainer.run_history().get_latest_metric("train_loss_epoch")};
 }
 

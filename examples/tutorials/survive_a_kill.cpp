@@ -6,12 +6,13 @@
 
 #include <csignal>
 #include <filesystem>
+#include <string>
+
 #include <linkboy/callbacks/lambda_callback.hpp>
 #include <linkboy/callbacks/save_training_state.hpp>
 #include <linkboy/callbacks/stop_on_signal.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/trainer.hpp>
-#include <string>
 
 /// Returns points [N, 8] and a linear function of them with noise, [N, 1].
 linkboy::TensorDataset make_data(int64_t num_points) {

@@ -3,13 +3,14 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <numbers>
+
 #include <linkboy/callbacks/metric_callback.hpp>
 #include <linkboy/callbacks/save_training_state.hpp>
 #include <linkboy/callbacks/stop_on_signal.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/metrics/accuracy.hpp>
 #include <linkboy/trainer.hpp>
-#include <numbers>
 
 /// Returns points [N, 2] on two interleaved spirals, and labels [N] with the spiral of each point.
 linkboy::TensorDataset make_spirals(int64_t num_points) {

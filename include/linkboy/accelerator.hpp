@@ -30,6 +30,8 @@ class Optimizer;
 
 namespace linkboy {
 
+class RunHistory;
+
 /// Applies device, precision and process options to the hardware. Trainer and Engine each use one.
 /// In a hand-written loop, first call `prepare` for the model with its optimizer and for the
 /// loader, then:
@@ -67,10 +69,10 @@ class LINKBOY_API Accelerator {
   c10::Device device() const;
 
   /// Moves the model to the device and into its memory format, in place, so that optimizers stay
-  /// valid. Also moves the state of `optimizer` if it is an SGD, Adam, AdamW, Adagrad or RMSprop.
-  /// Broadcasts rank 0's weights to all processes. From then on, `backward` averages the gradients
-  /// over the processes, for the model and all other parameters that `optimizer` trains. Local SGD
-  /// counts the updates of `optimizer` from this call on.
+  /// valid. Also moves the state of `optimizer` if it is an SGD, Adam, AdamW, Adagrad, RMSprop or
+  /// LBFGS. Broadcasts rank 0's weights to all processes. From then on, `backward` averages the
+  /// gradients over the processes, for the model and all other parameters that `optimizer` trains.
+  /// Local SGD counts the updates of `optimizer` from this call on.
   /// @param others  Further modules, which must already be on the device. Their tensors are
   ///        broadcast from rank 0, and their buffers are treated like those of the model.
   /// @param other_optimizers  Further optimizers, which are treated like `optimizer`. The
@@ -86,7 +88,8 @@ class LINKBOY_API Accelerator {
   /// Returns a loader whose batches arrive on the device. If `loader` returns all batches on every
   /// process (see `DataLoader::shared`), the processes share it: each gets different batches, in
   /// the order that rank 0's seed determines. Any other loader must already return only the batches
-  /// of its own process.
+  /// of its own process, and say so (`DataLoader::returns_own_share`).
+  /// @throws OptionError if there are several processes and the loader does neither.
   /// @note Collective, if this call shares the loader.
   std::shared_ptr<DataLoader> prepare(std::shared_ptr<DataLoader> loader) const;
 
@@ -258,6 +261,13 @@ class LINKBOY_API Accelerator {
   /// Returns the bytes of all ranks, indexed by rank. They may differ in length.
   /// @note Collective.
   std::vector<std::string> all_gather_bytes(std::string_view bytes) const;
+
+  /// Checks that a metric has the same newest value and the same number of values on all processes.
+  /// NaN equals NaN. Call it before you let a metric decide about the run. Trainer calls it for the
+  /// `monitored_metrics` of schedules, and MetricMonitor for its metric.
+  /// @throws DistributedError on all processes if the metric differs; the message lists all values.
+  /// @note Collective.
+  void check_same_metric(const RunHistory& history, const std::string& name) const;
 
   /// Waits until all processes have called it.
   /// @note Collective.

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -66,10 +67,6 @@ class LINKBOY_API Callback {
   /// name of the class, such as "linkboy::TimeLimit", unless `set_name` or the class sets another
   /// one.
   std::string name() const { return name_.value_or(default_name()); }
-  /// Returns names under which earlier versions of this class saved their state. If there is no
-  /// state under `name()` and `set_name` was not called, a state under one of these names is
-  /// loaded.
-  virtual std::vector<std::string> former_names() const { return {}; }
   /// Sets the name, so that a Trainer can have several callbacks of one class. Call it before you
   /// add the callback to a Trainer, and use the same name in a run that resumes.
   /// @throws Error if `name` is empty, or if the callback was already added to a Trainer.
@@ -85,9 +82,9 @@ class LINKBOY_API Callback {
   /// last update, and therefore calls `state_dict` of all callbacks there.
   virtual bool saves_training_states() const { return false; }
 
-  /// Called once, before the first run of the Trainer. If the callback is added for one run only
-  /// (`TrainOptions::callbacks`), called before that run. The Trainer is fully constructed, and no
-  /// part of a run exists.
+  /// Called once, before the Trainer's first run with this callback. If the callback is added for
+  /// one run only (`TrainOptions::callbacks`), called before that run. The Trainer is fully
+  /// constructed, and no part of a run exists.
   virtual void on_init_end(Trainer&) {}
 
   /// Called when the loaders of a run exist and nothing depends on their lengths yet. Replace them
@@ -128,6 +125,11 @@ class LINKBOY_API Callback {
   virtual void on_eval_step_end(Trainer&, const Batch&, const StepOutput&) {}
   /// Called when the mean loss of the set is in the run history.
   virtual void on_eval_epoch_end(Trainer&) {}
+  /// Called when an exception, which may be StopTraining, leaves the evaluation of the set, for
+  /// each callback that has received `on_eval_epoch_start` and has not completed
+  /// `on_eval_epoch_end`. The run continues if the caller of `Trainer::evaluate_now` catches the
+  /// exception. Exceptions that are thrown here are dropped.
+  virtual void on_eval_epoch_interrupted(Trainer&) {}
 
   /// Called at the end of an epoch, after its training, its evaluation and the scheduler's
   /// `epoch_end`.
@@ -207,14 +209,72 @@ class LINKBOY_API Callback {
  private:
   friend class CallbackHandler;
 
-  std::string saved_name(const StateDict& states) const;
-
   bool is_resumed_ = false;
   bool is_given_ = false;  // whether a Trainer has it
   std::optional<Phase> phase_;
   std::optional<std::string> name_;
   std::map<std::string, EventHandler, std::less<>> event_handlers_;
 };
+
+/// Lists the events of Callback, in the order of their declarations, as
+/// X(NAME, RANKS, PARAMETERS, ARGUMENTS). RANKS is `together` if all processes call the event at
+/// the same place of a run, so that they can leave the run after it, and otherwise `alone`.
+// clang-format off
+#define LINKBOY_FOR_EACH_EVENT(X)                                                                 \
+  X(init_end, alone, (Trainer& trainer), (trainer))                                               \
+  X(dataloaders_ready, alone, (Trainer& trainer), (trainer))                                      \
+  X(training_run_claim, alone, (Trainer& trainer), (trainer))                                     \
+  X(training_run_start, together, (Trainer& trainer), (trainer))                                  \
+  X(train_epoch_start, together, (Trainer& trainer), (trainer))                                   \
+  X(train_step_start, alone, (Trainer& trainer), (trainer))                                       \
+  X(train_step_end, alone, (Trainer& trainer, const Batch& batch, const StepOutput& output),      \
+    (trainer, batch, output))                                                                     \
+  X(gradients_ready, alone, (Trainer& trainer), (trainer))                                        \
+  X(train_update_end, alone, (Trainer& trainer), (trainer))                                       \
+  X(train_epoch_end, together, (Trainer& trainer), (trainer))                                     \
+  X(eval_epoch_start, together, (Trainer& trainer), (trainer))                                    \
+  X(eval_step_start, alone, (Trainer& trainer), (trainer))                                        \
+  X(eval_step_end, alone, (Trainer& trainer, const Batch& batch, const StepOutput& output),       \
+    (trainer, batch, output))                                                                     \
+  X(eval_epoch_end, together, (Trainer& trainer), (trainer))                                      \
+  X(eval_epoch_interrupted, alone, (Trainer& trainer), (trainer))                                 \
+  X(training_run_epoch_end, together, (Trainer& trainer), (trainer))                              \
+  X(training_run_end, alone, (Trainer& trainer), (trainer))                                       \
+  X(evaluation_run_start, together, (Trainer& trainer), (trainer))                                \
+  X(evaluation_run_end, alone, (Trainer& trainer), (trainer))                                     \
+  X(prediction_run_start, together, (Trainer& trainer), (trainer))                                \
+  X(prediction_step_start, alone, (Trainer& trainer), (trainer))                                  \
+  X(prediction_step_end, alone,                                                                   \
+    (Trainer& trainer, const Batch& batch, const Prediction& prediction),                         \
+    (trainer, batch, prediction))                                                                 \
+  X(prediction_run_end, alone, (Trainer& trainer), (trainer))                                     \
+  X(stop_training_error, alone, (Trainer& trainer, const StopTraining& stop), (trainer, stop))    \
+  X(exception, alone, (Trainer& trainer, std::exception_ptr exception), (trainer, exception))     \
+  X(run_exit, alone, (Trainer& trainer), (trainer))
+// clang-format on
+
+/// The events, without "on_".
+enum class Event {
+/// Lists the name of an event.
+#define LINKBOY_ENUMERATOR(name, ranks, parameters, arguments) name,
+  LINKBOY_FOR_EACH_EVENT(LINKBOY_ENUMERATOR)
+#undef LINKBOY_ENUMERATOR
+};
+
+/// What `Trainer::fire` must know of an event.
+template <Event event>
+struct EventTraits;
+
+/// Defines the traits of an event.
+#define LINKBOY_EVENT_TRAITS(name, ranks, parameters, arguments)  \
+  template <>                                                     \
+  struct EventTraits<Event::name> {                               \
+    enum Ranks { together, alone };                               \
+    static constexpr bool is_called_together = ranks == together; \
+    static constexpr auto method = &Callback::on_##name;          \
+  };
+LINKBOY_FOR_EACH_EVENT(LINKBOY_EVENT_TRAITS)
+#undef LINKBOY_EVENT_TRAITS
 
 /// Callbacks in the order in which they are called.
 using CallbackList = std::vector<std::shared_ptr<Callback>>;
@@ -282,8 +342,9 @@ class LINKBOY_API CallbackHandler {
   /// Passes each callback its part with `Callback::load_rank_state_dict`.
   void load_rank_state_dicts(const StateDict& states);
 
-  /// Whether `Callback::on_init_end` must be called; true for the first call only.
-  bool take_init_end() { return !std::exchange(init_end_called_, true); }
+  /// Whether `Callback::on_init_end` of one of the callbacks must be called; true for the first
+  /// call only.
+  bool take_init_end(const Callback& callback);
 
   /// Calls `Callback::handle_event` of each callback.
   void call_event(std::string_view name, Trainer& trainer, const std::any& payload) const;
@@ -300,7 +361,7 @@ class LINKBOY_API CallbackHandler {
   std::size_t index_behind(c10::ArrayRef<const Callback*> called, Callback::Phase phase) const;
 
   CallbackList callbacks_;
-  bool init_end_called_ = false;
+  std::set<std::weak_ptr<Callback>, std::owner_less<>> initialized_;
 };
 
 }  // namespace linkboy

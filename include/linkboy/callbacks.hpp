@@ -25,7 +25,6 @@
 #include "linkboy/callbacks/model_summary.hpp"
 #include "linkboy/callbacks/move_modules_to_device.hpp"
 #include "linkboy/callbacks/performance_monitor.hpp"
-#include "linkboy/callbacks/phase_timer.hpp"
 #include "linkboy/callbacks/precise_batch_norm.hpp"
 #include "linkboy/callbacks/print_progress.hpp"
 #include "linkboy/callbacks/profiler.hpp"

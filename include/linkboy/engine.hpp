@@ -27,8 +27,8 @@ struct EngineOptions {
   /// Number of passes over the training data; at least 1. A scheduler needs either this, with a
   /// training loader, or `max_num_updates`.
   std::optional<int64_t> num_epochs{};
-  /// Number of updates in the entire run; at least 1. Overrides `num_epochs` if set. The loop must
-  /// check `Engine::has_updates_left` and end itself.
+  /// Number of updates in the entire run; at least 1. Overrides `num_epochs` if set. The range of
+  /// batches that the loop trains ends after the last update.
   std::optional<int64_t> max_num_updates{};
   /// Number of micro-steps per update; at least 1.
   int64_t gradient_accumulation_steps = 1;
@@ -63,9 +63,10 @@ struct EngineOptions {
 /// Every batch is one micro-step: it begins with `zero_grad` or the forward pass and ends with
 /// `step`. The Engine runs the forward pass and the criterion in the precision of the Accelerator,
 /// scales and averages the gradients, clips them, and steps the optimizer and the scheduler after
-/// each complete accumulation window. An epoch begins when you start to iterate over the training
-/// loader. Its last window may be shorter than the others; its gradients are divided by its actual
-/// length.
+/// each complete accumulation window. An epoch begins when you train the first batch of a new
+/// iteration over the training loader. Its last window may be shorter than the others; its
+/// gradients are divided by its actual length. You can look at batches of the training loader in
+/// another iteration at any time.
 ///
 /// Use an Engine from one thread. With several processes, all of them must run the same number of
 /// forward passes in training mode, and must call `backward`, `step`, `eval` and `state_dict` the
@@ -117,7 +118,8 @@ class LINKBOY_API Engine {
   /// and the scheduler is then not stepped. On CUDA, the host finds this out later, at the latest
   /// when you call `scheduler` or `num_updates`.
   /// @return Whether this micro-step was the last one of its accumulation window.
-  /// @throws Error if `backward` was not called since the last `step`.
+  /// @throws Error if `backward` was not called since the last `step`, or if all updates of
+  ///         `max_num_updates` are made.
   /// @note Collective.
   bool step();
 
@@ -142,7 +144,8 @@ class LINKBOY_API Engine {
   /// The optimizer.
   torch::optim::Optimizer& optimizer();
   /// The scheduler, or null. `step` steps it and counts epochs for it. If the schedule follows a
-  /// metric, call `scheduler()->epoch_end(epoch, history, true)` after each epoch.
+  /// metric, call `scheduler()->epoch_end(epoch, history, true)` after each epoch. If the loop has
+  /// not called `scheduler` by the end of the second epoch, a warning is logged.
   Scheduler* scheduler();
   /// The Accelerator with the device, the precision and the processes.
   Accelerator& accelerator();
@@ -156,7 +159,8 @@ class LINKBOY_API Engine {
   /// @note Collective.
   StateDict state_dict();
   /// Restores a state that `state_dict` returned. The loop continues with epoch `num_epochs() + 1`
-  /// at batch `micro_step()`.
+  /// at batch `micro_step()`. To continue with a longer schedule or another one, first call
+  /// `scheduler()->allow_changed_lengths(true)`.
   /// @throws Error if a part is missing or does not fit; nothing has changed in this case.
   /// @note Collective.
   void load_state_dict(const StateDict& state);

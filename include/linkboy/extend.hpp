@@ -6,4 +6,5 @@
 #include "linkboy/extend/limited_loader.hpp"
 #include "linkboy/extend/loss_average.hpp"
 #include "linkboy/extend/metric_cursor.hpp"
+#include "linkboy/extend/peeking_loader.hpp"
 #include "linkboy/extend/status_line.hpp"

@@ -101,6 +101,10 @@ class LINKBOY_API Scheduler {
   virtual void epoch_end([[maybe_unused]] int64_t num_epochs_done, const RunHistory&,
                          [[maybe_unused]] bool has_metrics) {}
 
+  /// Returns the names of the metrics that determine the schedule. In a run of several processes,
+  /// Trainer checks before `epoch_end` that they are the same on all of them.
+  virtual std::vector<std::string> monitored_metrics() const { return {}; }
+
   /// Checks the values that `values_at` and `other_values_at` return.
   /// @throws Error if a value is negative or not finite, or if a momentum or beta2 is 1 or more;
   ///         the message shows the update.
@@ -111,9 +115,8 @@ class LINKBOY_API Scheduler {
   /// update is negative after it.
   void set_num_updates_of_run(int64_t num_updates) { num_updates_of_run_ = num_updates; }
 
-  /// Restores the base values of all groups whose current values were set by this scheduler. A run
-  /// calls it before it replaces the previous run's scheduler.
-  void restore_base_values();
+  /// Returns the values that the scheduler has set most recently, for each field.
+  std::vector<FieldValues> last_values() const;
 
   /// Number of updates counted so far.
   int64_t num_updates() const { return num_updates_; }

@@ -5,7 +5,6 @@
 #include "linkboy/tracking/csv_tracker.hpp"
 #include "linkboy/tracking/html_report.hpp"
 #include "linkboy/tracking/json_lines_tracker.hpp"
-#include "linkboy/tracking/mlflow_tracker.hpp"
 #include "linkboy/tracking/tensorboard_tracker.hpp"
 #include "linkboy/tracking/tracker.hpp"
 #include "linkboy/tracking/tracker_factory.hpp"

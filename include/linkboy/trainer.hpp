@@ -103,11 +103,13 @@ class LINKBOY_API Trainer {
   ///         of the outputs and about a loader without batches.
   void predict(const EvaluateOptions& options, const PredictionSink& sink);
 
-  /// Ends the run after the update in progress. An evaluation ends after the batch in progress;
-  /// with several processes, it ends within about 100 ms, but after at least one batch and at most
-  /// 64. The request may come from any process; all processes stop at the same update. Only the
-  /// first request counts. A request between runs ends the next run immediately. A signal handler
-  /// may call the overload without a message.
+  /// Ends the run after the update in progress. `StopReason::stop_request` also ends an evaluation
+  /// in progress, after the batch in progress; with several processes, within about 100 ms, but
+  /// after at least one batch and at most 64. For the other reasons, a training run completes its
+  /// evaluation. The request may come from any process; all processes stop at the same update. The
+  /// result has the reason of the first request. Callbacks at the end of the run do not see a
+  /// request that has ended it, so they can evaluate and predict. A request between runs ends the
+  /// next run immediately. A signal handler may call the overload without a message.
   /// @{
   void request_stop(StopReason reason = StopReason::stop_request) noexcept;
   void request_stop(StopReason reason, std::string message);
@@ -141,7 +143,9 @@ class LINKBOY_API Trainer {
   /// states of the random number generators, the run history, the states of the callbacks and
   /// `state_dict`. The main process writes the file. With the same number of processes and the same
   /// batch sizes, the resumed run is bit-identical to an uninterrupted one. A different number of
-  /// processes can also resume from it; see `load_training_state` about states in mid-epoch.
+  /// processes can also resume from it; see `load_training_state` about states in mid-epoch. The
+  /// state has the model's current weights. If another checkpoint was loaded at the end of the run,
+  /// as SaveBestModel does, a longer run continues from that one.
   /// @throws Error unless `can_save_training_state()`; FileError on the main process if the file
   ///         cannot be written; on all processes, the error of the previous asynchronous save.
   void save_training_state(const std::filesystem::path& directory, SaveStateOptions options = {});
@@ -164,7 +168,9 @@ class LINKBOY_API Trainer {
   /// @throws CorruptFileError if all states are damaged; FileError if no state is found or if it
   ///         cannot be read; Error if it does not match the model, the modules, the optimizers or
   ///         the schedules; Error for a state in mid-epoch if, with this run's batches and
-  ///         processes, no accumulation window ends at its position.
+  ///         processes, no accumulation window ends at its position; any error of a callback. In
+  ///         all these cases, nothing has changed. Only a run that fails to resume may leave its
+  ///         callbacks and loader with a part of the state; the next run discards it.
   bool load_training_state(const std::filesystem::path& directory);
 
   // ---- Parts -----------------------------------------------------------------------------------
@@ -254,6 +260,9 @@ class LINKBOY_API Trainer {
   /// @}
   /// Number of completed micro-steps in this epoch.
   int64_t micro_step() const;
+  /// In `on_train_update_end`, whether the optimizer's step was skipped, so that the update does
+  /// not count. Waits for the result.
+  bool was_update_skipped();
   /// Whether the run ends after the current epoch unless it is stopped earlier. Known once the
   /// epoch's training has ended.
   bool is_last_epoch() const;
@@ -273,8 +282,10 @@ class LINKBOY_API Trainer {
 
   /// The run's evaluation sets. Callbacks may replace their loaders in `on_dataloaders_ready`.
   std::vector<EvaluationSet>& evaluation_sets();
-  /// Replaces the training data.
-  /// @throws Error if `loader` is null, or outside of `on_dataloaders_ready`.
+  /// Replaces the training data. In `on_training_run_claim`, the run configuration and the
+  /// schedules exist already and do not change.
+  /// @throws Error if `loader` is null, or outside of `on_dataloaders_ready` and
+  ///         `on_training_run_claim`.
   void set_train_dataloader(std::shared_ptr<DataLoader> loader);
   /// Whether `evaluate_now` started the evaluation in progress.
   bool is_intermediate_evaluation() const;
@@ -331,7 +342,7 @@ class LINKBOY_API Trainer {
   /// The state of a subclass that a resumed run needs. Each process saves and loads its own state.
   /// If a run resumes with more processes, the additional ones load the state of the last saved
   /// process. `load_state_dict` is called only if the state is not empty, after the other parts of
-  /// the training state are loaded.
+  /// the training state are loaded; they stay loaded if it throws.
   /// @{
   virtual StateDict state_dict() const { return {}; }
   virtual void load_state_dict(const StateDict&) {}
@@ -371,9 +382,9 @@ class LINKBOY_API Trainer {
   /// Runs one micro-step on a batch that is on the device. If the micro-step completes its
   /// accumulation window, also performs the update. The default body:
   ///
-  ///     fire(&linkboy::Callback::on_train_step_start);
+  ///     fire<linkboy::Event::train_step_start>();
   ///     const linkboy::StepOutput output = forward(batch);
-  ///     fire(&linkboy::Callback::on_train_step_end, batch, output);
+  ///     fire<linkboy::Event::train_step_end>(batch, output);
   ///     backward(output);
   ///     if (is_update_due()) update();
   ///
@@ -384,10 +395,12 @@ class LINKBOY_API Trainer {
   ///         where all of them can leave the run: in the events at the start or end of a run, epoch
   ///         or evaluation, and in `update`.
   /// @note Collective, except for the events of a step and those of a run's set-up and end.
-  template <class... Parameters, class... Arguments>
-  void fire(void (Callback::*event)(Trainer&, Parameters...), const Arguments&... arguments) {
-    call_callbacks([&](Callback& callback) { (callback.*event)(*this, arguments...); });
-    if constexpr (sizeof...(Parameters) == 0) agree_after(event);
+  template <Event event, class... Arguments>
+  void fire(const Arguments&... arguments) {
+    using Traits = EventTraits<event>;
+    call_callbacks([&](Callback& callback) { (callback.*Traits::method)(*this, arguments...); });
+    if constexpr (Traits::is_called_together) leave_together();
+    if constexpr (event == Event::train_update_end) leave_after_update();
   }
   /// Runs `calculate_train_batch_loss` in the run's precision and execution mode, and adds the loss
   /// to the epoch's mean.
@@ -473,7 +486,8 @@ class LINKBOY_API Trainer {
   struct Implementation;
 
   void call_callbacks(c10::function_ref<void(Callback&)> call);
-  void agree_after(void (Callback::*event)(Trainer&));
+  void leave_together();
+  void leave_after_update();
 
   std::unique_ptr<Implementation> impl_;
 };

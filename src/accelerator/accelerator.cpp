@@ -61,10 +61,7 @@ void check_same_on_all_ranks(AcceleratorOptions options, c10::Device device,
   std::vector<std::string> lines{
       c10::str("a gradient_comm_hook = ", distributed.gradient_comm_hook != nullptr)};
   const auto add = [&lines](const std::string& owner, const auto& fields) {
-    for (auto [name, value] : options_to_text(fields)) {
-      // The messages of earlier builds of 0.1 had this form.
-      if (value == "true") value = "1";
-      if (value == "false") value = "0";
+    for (const auto& [name, value] : options_to_text(fields)) {
       lines.push_back(owner + name + " = " + value);
     }
   };

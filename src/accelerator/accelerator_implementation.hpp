@@ -23,7 +23,9 @@ struct Accelerator::Implementation {
   std::vector<GradientReducer*> reducers_of(const at::Tensor& loss) const;
   bool are_gradients_averaged() const;
   void average_weights(torch::optim::Optimizer& optimizer);
-  void average(SharedTensors tensors, bool has_owners);
+  void average(SharedTensors tensors, bool has_owners, bool keeps_weights);
+  /// Counts the overflows that were found in gradients which are dropped.
+  void count_overflow_of_dropped(const std::vector<torch::optim::Optimizer*>& optimizers);
   int64_t& num_steps_of(const torch::optim::Optimizer& optimizer);
   at::Tensor norm_of_all_shards(const at::Tensor& norm) const;
 
@@ -41,6 +43,9 @@ struct Accelerator::Implementation {
   bool channels_last_;
   int64_t gradient_accumulation_steps_ = 1;
   AccumulationWindow window_;
+  /// Set by the Trainer while it prepares an evaluation, which must not change what a state of the
+  /// last run contains.
+  bool is_preparing_evaluation_ = false;
   bool is_in_training_ = false;  // set and reset by the Trainer whose run uses this Accelerator
   StepVerdict step_verdict_{};
   /// Optimizers with a step in this window whose verdict has not been read. Cleared when the next

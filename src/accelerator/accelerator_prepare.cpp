@@ -103,6 +103,7 @@ void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer
   optimizers.insert(optimizers.end(), other_optimizers.begin(), other_optimizers.end());
   for (const torch::optim::Optimizer* each : optimizers) {
     move_state_to_parameters(*each);
+    if (impl_->is_preparing_evaluation_) continue;
     // Another optimizer may have had the same address.
     impl_->partly_fused_.erase(each);
     if (impl_->distributed_.local_sgd_interval > 0) impl_->num_steps_of(*each) = 0;
@@ -123,17 +124,22 @@ void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer
     for (const torch::optim::Optimizer* each : optimizers) impl_->zero_->assign(*each);
   }
   for (SharedTensors& group : groups) {
-    impl_->average(std::move(group), /*has_owners=*/impl_->zero_ && !optimizers.empty());
+    impl_->average(std::move(group), /*has_owners=*/impl_->zero_ && !optimizers.empty(),
+                   /*keeps_weights=*/impl_->is_preparing_evaluation_ && has_own_weights());
   }
 }
 
 /// Broadcasts the tensors of rank 0 to all ranks, and lets `backward` average the gradients.
-void Accelerator::Implementation::average(SharedTensors tensors, bool has_owners) {
+/// @param keeps_weights  Whether tensors that were broadcast before stay as they are.
+void Accelerator::Implementation::average(SharedTensors tensors, bool has_owners,
+                                          bool keeps_weights) {
   std::erase_if(reducers_, [&](const auto& reducer) {
     return reducer->overlaps(tensors.reduced) && !reducer->is_for(tensors);
   });
   for (const auto& reducer : reducers_) {
-    if (reducer->is_for(tensors)) return reducer->synchronize();
+    if (!reducer->is_for(tensors)) continue;
+    if (!keeps_weights) reducer->synchronize();
+    return;
   }
   GradientReducer::OwnerOf owner_of;
   if (has_owners) {

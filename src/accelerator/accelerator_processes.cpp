@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "accelerator/accelerator_implementation.hpp"
+#include "distributed/agreement.hpp"
 #include "distributed/row_gather.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/extend/status_line.hpp"
@@ -75,6 +76,10 @@ std::string Accelerator::broadcast_bytes(std::string_view bytes, int64_t root) c
 
 std::vector<std::string> Accelerator::all_gather_bytes(std::string_view bytes) const {
   return process_group().all_gather_bytes(bytes);
+}
+
+void Accelerator::check_same_metric(const RunHistory& history, const std::string& name) const {
+  require_same_metric(process_group(), history, name);
 }
 
 void Accelerator::broadcast_buffers() const {

@@ -52,11 +52,12 @@ void Accelerator::load_state_dict(const StateDict& state) {
     }
   }
   const auto list = state.get_list(kSendingOrders);  // the last check that may throw
-  for (std::size_t i = 0; i < std::min(list.size(), impl_->reducers_.size()); ++i) {
-    std::vector<int64_t> order;
-    if (!list[i].isList()) continue;
-    for (const c10::IValue& number : list[i].toListRef()) {
-      if (number.isInt()) order.push_back(number.toInt());
+  for (std::size_t i = 0; i < impl_->reducers_.size(); ++i) {
+    std::vector<int64_t> order;  // empty for a model that was not prepared when the state was saved
+    if (i < list.size() && list[i].isList()) {
+      for (const c10::IValue& number : list[i].toListRef()) {
+        if (number.isInt()) order.push_back(number.toInt());
+      }
     }
     impl_->reducers_[i]->set_sending_order(order);
   }

@@ -27,6 +27,18 @@ at::ScalarType common_dtype(const std::vector<at::Tensor>& parameters) {
   return c10::toRealValueType(dtype);
 }
 
+/// LibTorch's LBFGS flattens the gradients with `view`, which rejects those of channels_last.
+void make_gradients_contiguous(const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const at::Tensor& gradient = parameter.grad();
+      if (gradient.defined() && !gradient.is_sparse() && !gradient.is_contiguous()) {
+        parameter.mutable_grad() = gradient.contiguous();
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
@@ -50,6 +62,13 @@ AccumulationWindow Accelerator::begin_micro_step(int64_t index, int64_t num_micr
 AccumulationWindow Accelerator::window() const { return impl_->window_; }
 
 void Accelerator::backward(const at::Tensor& loss) {
+  LINKBOY_CHECK(loss.defined() && loss.numel() == 1, "the loss is ",
+                loss.defined() ? c10::str("a tensor of shape ", loss.sizes()) : "undefined",
+                "; it must be a scalar. Reduce it over the batch, with mean() for example.");
+  LINKBOY_CHECK(loss.requires_grad(),
+                "the loss does not depend on a tensor that requires gradients; it must be computed "
+                "from trainable parameters. Do not use detach() or item() on the way, and do not "
+                "disable gradients (NoGradGuard, InferenceMode).");
   impl_->step_verdict_ = StepVerdict();
   // Skips the division if it changes nothing, which saves a node of the graph.
   const at::Tensor share = impl_->window_.length == 1 ? loss : loss / impl_->window_.length;
@@ -188,6 +207,7 @@ void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer,
     LINKBOY_CHECK(loss.defined() && loss.numel() == 1,
                   "the closure did not return a single number; return the mean loss of the "
                   "accumulation window.");
+    make_gradients_contiguous(optimizer);
     return num_processes() == 1 ? loss.detach() : reduce(loss.detach(), ReduceOp::mean);
   });
 }
@@ -216,6 +236,17 @@ int64_t& Accelerator::Implementation::num_steps_of(const torch::optim::Optimizer
 void Accelerator::skip_optimizer_step() {
   impl_->step_verdict_.add(StepVerdict(true));
   if (impl_->grad_scaler_) impl_->grad_scaler_->skip_steps();
+}
+
+void Accelerator::Implementation::count_overflow_of_dropped(
+    const std::vector<torch::optim::Optimizer*>& optimizers) {
+  if (!grad_scaler_) return;
+  for (const torch::optim::Optimizer* optimizer : optimizers) {
+    if (grad_scaler_->has_unscaled(*optimizer) && !are_gradients_averaged()) {
+      grad_scaler_->share_overflow(*optimizer, *process_group_);
+    }
+  }
+  grad_scaler_->update();
 }
 
 void Accelerator::update_scale() {

@@ -3,7 +3,10 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,43 +17,86 @@
 #include "checkpoint/checkpoint_keys.hpp"
 #include "checkpoint/named_tensors.hpp"
 #include "checkpoint/optimizer_state.hpp"
+#include "data/checked_iterator.hpp"
 #include "distributed/agreement.hpp"
 #include "distributed/ivalue_bytes.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/run/run_history.hpp"
+#include "run/base_values.hpp"
 
 namespace linkboy {
 namespace {
 
 constexpr const char* kEngine = "engine";
 
-/// The position in the training loader. The loader sets it when an epoch begins.
+/// One pass over the training loader, by the loop or by anyone else who looks at its batches.
+struct Reading {
+  int64_t epoch = 0;
+  int64_t first_batch = 0;
+  int64_t num_batches = 0;  // of the epoch
+  int64_t num_read = 0;     // batches of the epoch, including those before first_batch
+  bool is_open = true;
+};
+
+/// The position of the loop in the training loader.
 struct Place {
   int64_t epoch = 0;
   int64_t micro_step = 0;
   int64_t num_micro_steps = std::numeric_limits<int64_t>::max();  // of the epoch
-  bool has_begun = false;  // whether the micro-step has begun
+  bool has_begun = false;                          // whether the micro-step has begun
+  std::shared_ptr<Reading> followed{};             // the one whose batches are trained
+  std::vector<std::shared_ptr<Reading>> latest{};  // the last one to return a batch is at the back
+  std::function<bool()> may_continue{};            // whether the loop may train another batch
+
+  void has_read(const std::shared_ptr<Reading>& reading) {
+    std::erase_if(latest, [&](const auto& each) { return each == reading || !each->is_open; });
+    latest.push_back(reading);
+  }
+
+  /// Finds out which reading a micro-step that begins now belongs to: the same one as long as it
+  /// has batches that are not trained yet; otherwise the last one that is still in use.
+  void follow() {
+    const bool has_batch = followed && followed->is_open && micro_step < followed->num_read;
+    if (has_begun || has_batch || latest.empty()) return;
+    const auto open = std::find_if(latest.rbegin(), latest.rend(),
+                                   [](const auto& each) { return each->is_open; });
+    const std::shared_ptr<Reading> next = open == latest.rend() ? latest.back() : *open;
+    if (next == followed) return;
+    followed = next;
+    epoch = next->epoch;
+    micro_step = next->first_batch;
+    num_micro_steps = next->num_batches;
+  }
 };
 
 /// Throws if an epoch is shorter than size(), because such an epoch would never end.
 class EpochIterator final : public BatchIterator {
  public:
-  EpochIterator(std::unique_ptr<BatchIterator> batches, int64_t first_batch, int64_t size)
-      : batches_(std::move(batches)), num_batches_(first_batch), size_(size) {}
+  EpochIterator(std::unique_ptr<BatchIterator> batches, std::shared_ptr<Reading> reading,
+                std::shared_ptr<Place> place)
+      : batches_(std::move(batches)), reading_(std::move(reading)), place_(std::move(place)) {}
+  ~EpochIterator() override { reading_->is_open = false; }
+  EpochIterator(const EpochIterator&) = delete;
+  EpochIterator& operator=(const EpochIterator&) = delete;
 
   std::optional<Batch> next() override {
+    const bool is_trained = place_->followed == reading_ && place_->may_continue;
+    if (is_trained && !place_->may_continue()) return std::nullopt;
     auto batch = batches_->next();
-    LINKBOY_CHECK(batch || num_batches_ >= size_, "the training loader ended after ", num_batches_,
-                  " batches, but its size() is ", size_,
+    LINKBOY_CHECK(batch || reading_->num_read >= reading_->num_batches,
+                  "the training loader ended after ", reading_->num_read,
+                  " batches, but its size() is ", reading_->num_batches,
                   ". Return the number of batches from size().");
-    ++num_batches_;
+    if (!batch) return batch;
+    ++reading_->num_read;
+    place_->has_read(reading_);
     return batch;
   }
 
  private:
   std::unique_ptr<BatchIterator> batches_;
-  int64_t num_batches_;
-  int64_t size_;
+  std::shared_ptr<Reading> reading_;
+  std::shared_ptr<Place> place_;
 };
 
 class EpochLoader final : public DataLoader {
@@ -61,10 +107,17 @@ class EpochLoader final : public DataLoader {
   int64_t size() const override { return loader_->size(); }
   int64_t batch_size() const override { return loader_->batch_size(); }
   std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch) override {
-    auto batches = loader_->iterate(epoch, first_batch);
-    *place_ = {.epoch = epoch, .micro_step = first_batch, .num_micro_steps = loader_->size()};
-    return std::make_unique<EpochIterator>(std::move(batches), first_batch, loader_->size());
+    auto batches = checked(loader_->iterate(epoch, first_batch));
+    auto reading = std::make_shared<Reading>(Reading{.epoch = epoch,
+                                                     .first_batch = first_batch,
+                                                     .num_batches = loader_->size(),
+                                                     .num_read = first_batch});
+    return std::make_unique<EpochIterator>(std::move(batches), std::move(reading), place_);
   }
+  std::unique_ptr<BatchIterator> peek(int64_t epoch, int64_t max_batches) override {
+    return loader_->peek(epoch, max_batches);
+  }
+  bool returns_own_share() const override { return loader_->returns_own_share(); }
   StateDict state_dict() const override { return loader_->state_dict(); }
   void load_state_dict(const StateDict& state) override { loader_->load_state_dict(state); }
 
@@ -100,7 +153,11 @@ void check_engine_options(const EngineOptions& options, const torch::optim::Opti
 struct Engine::Implementation {
   Implementation(Model model, std::shared_ptr<torch::optim::Optimizer> optimizer,
                  LossFunction criterion, EngineOptions& options);
+  ~Implementation() { place_->may_continue = {}; }  // the loader may outlive the Engine
+  Implementation(const Implementation&) = delete;
+  Implementation& operator=(const Implementation&) = delete;
 
+  bool may_continue();
   void share(std::shared_ptr<DataLoader>& train_loader,
              std::shared_ptr<DataLoader>& eval_loader) const;
   void check_same_on_all_ranks(const EngineOptions& options, const DataLoader* train_loader,
@@ -111,6 +168,7 @@ struct Engine::Implementation {
   void count_open_update();
   void end_epoch();
   bool is_in_window() const;
+  StateDict optimizer_state() const;
   c10::IValue weights_of_ranks() const;
 
   Model model_;
@@ -119,6 +177,8 @@ struct Engine::Implementation {
   std::shared_ptr<Accelerator> accelerator_;
   std::shared_ptr<DataLoader> train_loader_;
   std::unique_ptr<Scheduler> scheduler_;
+  bool is_scheduler_used_ = false;  // by the loop, which may pass it a metric
+  int64_t num_epochs_ended_ = 0;
   RunConfig config_;
   std::shared_ptr<Place> place_ = std::make_shared<Place>();
   at::Tensor gradient_norm_;
@@ -142,6 +202,7 @@ Engine::Implementation::Implementation(Model model,
                        : std::make_shared<Accelerator>(std::move(options.accelerator))),
       max_num_updates_(options.max_num_updates),
       max_num_epochs_(options.num_epochs) {
+  place_->may_continue = [this] { return may_continue(); };
   std::vector<std::shared_ptr<torch::nn::Module>> others;
   if (criterion_.module()) {
     criterion_.module()->to(accelerator_->device());
@@ -191,13 +252,23 @@ void Engine::Implementation::make_scheduler(const CreateSchedulerFn& create_sche
 }
 
 void Engine::Implementation::begin_micro_step() {
+  place_->follow();
   if (std::exchange(place_->has_begun, true)) return;
   accelerator_->begin_micro_step(place_->micro_step, place_->num_micro_steps);
+}
+
+/// Waits only for an update that can be the last.
+bool Engine::Implementation::may_continue() {
+  if (!max_num_updates_) return true;
+  if (num_updates_ + 1 >= *max_num_updates_) count_open_update();
+  return num_updates_ < *max_num_updates_;
 }
 
 void Engine::Implementation::make_update() {
   // The device still computes this update's gradients while the host waits for the previous one.
   count_open_update();
+  LINKBOY_CHECK(may_continue(), "step was called after the last of ", num_updates_,
+                " updates (max_num_updates). End the loop when has_updates_left() returns false.");
   if (scheduler_ && scheduler_->include_new_groups()) scheduler_->start();
   gradient_norm_ = clip_gradients(*accelerator_, *optimizer_, config_);
   accelerator_->optimizer_step(*optimizer_);
@@ -219,16 +290,32 @@ void Engine::Implementation::end_epoch() {
   count_open_update();
   num_epochs_ = place_->epoch;
   place_->micro_step = 0;
-  if (scheduler_) scheduler_->epoch_end(num_epochs_, InMemoryRunHistory(), /*has_metrics=*/false);
+  if (place_->followed) place_->followed->is_open = false;
+  if (!scheduler_) return;
+  scheduler_->epoch_end(num_epochs_, InMemoryRunHistory(), /*has_metrics=*/false);
+  const std::vector<std::string> metrics = scheduler_->monitored_metrics();
+  // After the first epoch, the loop has not had the opportunity to pass the metric yet.
+  if (++num_epochs_ended_ != 2 || is_scheduler_used_ || metrics.empty()) return;
+  accelerator_->log(LogLevel::warning,
+                    c10::str("the schedule follows ", c10::Join(", ", metrics),
+                             ", but it has not received a value. Call scheduler()->epoch_end("
+                             "epoch, history, true) after each epoch."));
 }
 
 bool Engine::Implementation::is_in_window() const {
   return place_->has_begun || place_->micro_step % config_.gradient_accumulation_steps != 0;
 }
 
+StateDict Engine::Implementation::optimizer_state() const {
+  StateDict state = accelerator_->optimizer_state_dict(*optimizer_);
+  BaseValues base_values;
+  if (scheduler_) base_values.keep(*scheduler_, *optimizer_);
+  base_values.add_to(state, *optimizer_);
+  return state;
+}
+
 c10::IValue Engine::Implementation::weights_of_ranks() const {
-  const StateDict own{{kModel, model_.state_dict()},
-                      {kOptimizer, accelerator_->optimizer_state_dict(*optimizer_)}};
+  const StateDict own{{kModel, model_.state_dict()}, {kOptimizer, optimizer_state()}};
   c10::impl::GenericList all(c10::AnyType::get());
   for (const std::string& bytes : accelerator_->all_gather_bytes(to_bytes(own.to_ivalue()))) {
     all.push_back(from_bytes(bytes));
@@ -253,6 +340,7 @@ void Engine::eval() {
 }
 
 void Engine::zero_grad() {
+  impl_->place_->follow();
   if (!impl_->is_in_window()) Accelerator::zero_grad(*impl_->optimizer_);
 }
 
@@ -305,6 +393,7 @@ torch::optim::Optimizer& Engine::optimizer() { return *impl_->optimizer_; }
 
 Scheduler* Engine::scheduler() {
   impl_->count_open_update();
+  impl_->is_scheduler_used_ = true;
   return impl_->scheduler_.get();
 }
 
@@ -332,7 +421,7 @@ StateDict Engine::state_dict() {
 
   StateDict state;
   state.set(kModel, impl_->model_.state_dict());
-  state.set(kOptimizer, impl_->accelerator_->optimizer_state_dict(*impl_->optimizer_));
+  state.set(kOptimizer, impl_->optimizer_state());
   if (impl_->scheduler_) state.set(kScheduler, impl_->scheduler_->state_dict());
   if (const auto& module = impl_->criterion_.module()) {
     state.set(kRegisteredModules, StateDict{{"0", StateDict(named_tensors_of(*module))}});
@@ -403,8 +492,12 @@ void Engine::load_state_dict(const StateDict& state) {
   if (impl_->scheduler_) impl_->scheduler_->load_state_dict(scheduler);
   impl_->num_updates_ = num_updates;
   impl_->num_epochs_ = num_epochs;
-  *impl_->place_ = {.epoch = num_epochs, .micro_step = micro_step};
-  impl_->has_gradients_ = false;
+  impl_->place_->epoch = num_epochs;
+  impl_->place_->micro_step = micro_step;
+  impl_->place_->num_micro_steps = std::numeric_limits<int64_t>::max();
+  impl_->place_->has_begun = impl_->has_gradients_ = false;
+  impl_->place_->followed.reset();
+  impl_->place_->latest.clear();
 }
 
 InitializedEngine initialize(Model model, std::shared_ptr<torch::optim::Optimizer> optimizer,

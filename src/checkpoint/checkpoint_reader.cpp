@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "file_bytes.hpp"
+#include "legacy_archive.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/safetensors.hpp"
 #include "linkboy/error.hpp"
@@ -22,18 +23,18 @@ namespace {
 void check_is_archive(const FileBytes& file) {
   LINKBOY_CHECK(file.size() > 0, "it is empty. Use another copy.");
   const std::string start = file.text(0, std::min<uint64_t>(4, file.size()));
-  LINKBOY_CHECK(
-      start != "\x80\x02\x8a\x0a",
-      "it is in the format of torch.save before version 1.6; only the later zip format can be "
-      "read. Load it in Python and save it again.");
-  LINKBOY_CHECK(
-      start == "PK\x03\x04",
-      "it is not a checkpoint; it must be a zip archive from write_checkpoint or torch.save. "
-      "Use another file.");
+  constexpr uint64_t kTarMark = 257;
+  LINKBOY_CHECK(file.size() < kTarMark + 5 || file.text(kTarMark, 5) != "ustar",
+                "it is a tar archive of PyTorch 0.1, which can contain code. If you trust it, load "
+                "it in Python with torch.load(path, weights_only=False), and save it again.");
+  LINKBOY_CHECK(start == "PK\x03\x04",
+                "it is not a checkpoint; it must be a file from write_checkpoint or torch.save. "
+                "Use another file.");
 }
 
-StateDict read_archive(const std::filesystem::path& path, const ReadOptions& options) {
+c10::IValue read_archive(const std::filesystem::path& path, const ReadOptions& options) {
   auto file = FileBytes::open(path, options.mmap);
+  if (is_legacy_archive(*file)) return read_legacy_archive(file, options.with_data);
   check_is_archive(*file);
   ZipReader archive(std::move(file), options.verify_checksums);
   LINKBOY_CHECK(
@@ -47,29 +48,39 @@ StateDict read_archive(const std::filesystem::path& path, const ReadOptions& opt
                   "; it must be \"little\". Save it again on a little-endian machine.");
   }
   const std::string pickle = archive.read_text("data.pkl");
-  const c10::IValue value = unpickle(pickle, [&archive, &options](const std::string& key) {
+  return unpickle(pickle, [&archive, &options](const StorageId& id) {
+    const std::string record = "data/" + id.key;
     if (!options.with_data) {
-      const std::size_t size = archive.check("data/" + key);
+      const std::size_t size = archive.check(record);
       return c10::Storage(c10::Storage::use_byte_size_t(), size, at::DataPtr(nullptr, at::kCPU),
                           nullptr, false);
     }
-    auto [data, size] = archive.read("data/" + key);
+    auto [data, size] = archive.read(record);
     return c10::Storage(c10::Storage::use_byte_size_t(), size, std::move(data), nullptr, false);
   });
+}
+
+StateDict state_of(const c10::IValue& value) {
+  constexpr const char* kAdvice = " Read it with read_checkpoint_value.";
+  LINKBOY_CHECK(value.isGenericDict(), "its top value is a ", value.tagKind(),
+                "; it must be a dict with names.", kAdvice);
+  for (const auto& entry : value.toGenericDict()) {
+    LINKBOY_CHECK(entry.key().isString(), "its top value is a dict with a key that is a ",
+                  entry.key().tagKind(), "; all keys must be strings.", kAdvice);
+  }
   return StateDict::from_ivalue(value, "its top value");
 }
 
-}  // namespace
-
-StateDict read_checkpoint(const std::filesystem::path& path, const ReadOptions& options) {
+/// Calls `read` and adds the path to its errors.
+template <class Read>
+auto with_path(const std::filesystem::path& path, const Read& read) {
   const std::string prefix = "cannot read the checkpoint \"" + path.string() + "\": ";
   const auto damaged = [&prefix](std::string_view detail) {
     return CorruptFileError(c10::str(prefix, "it is damaged or cut short (", first_line(detail),
                                      "). Use another copy."));
   };
-  if (is_safetensors(path)) return StateDict(read_safetensors(path, options.mmap).tensors);
   try {
-    return read_archive(path, options);
+    return read();
   } catch (const CorruptFileError& error) {
     throw CorruptFileError(prefix + error.what());
   } catch (const FileError& error) {
@@ -81,6 +92,18 @@ StateDict read_checkpoint(const std::filesystem::path& path, const ReadOptions& 
   } catch (const std::exception&) {
     throw damaged(message_of(std::current_exception()));
   }
+}
+
+}  // namespace
+
+StateDict read_checkpoint(const std::filesystem::path& path, const ReadOptions& options) {
+  if (is_safetensors(path)) return StateDict(read_safetensors(path, options.mmap).tensors);
+  return with_path(path, [&] { return state_of(read_archive(path, options)); });
+}
+
+c10::IValue read_checkpoint_value(const std::filesystem::path& path, const ReadOptions& options) {
+  if (is_safetensors(path)) return read_checkpoint(path, options).to_ivalue();
+  return with_path(path, [&] { return read_archive(path, options); });
 }
 
 }  // namespace linkboy

@@ -1,4 +1,3 @@
-#include <torch/csrc/jit/serialization/pickler.h>
 #include <torch/types.h>
 
 #include <string>
@@ -9,31 +8,13 @@
 #include "device_results.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/error.hpp"
+#include "pickle_format.hpp"
+#include "pickler.hpp"
 #include "value_tree.hpp"
 #include "zip_archive.hpp"
 
 namespace linkboy {
 namespace {
-
-bool has_storage_type_in_python(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-    case at::kDouble:
-    case at::kHalf:
-    case at::kBFloat16:
-    case at::kLong:
-    case at::kInt:
-    case at::kShort:
-    case at::kChar:
-    case at::kByte:
-    case at::kBool:
-    case at::kComplexFloat:
-    case at::kComplexDouble:
-      return true;
-    default:
-      return false;
-  }
-}
 
 // Converts values to the kinds that a data-only file can contain: plain values and tensors on the
 // CPU.
@@ -54,10 +35,11 @@ class Normaliser {
     if (!tensor.defined()) return c10::IValue();
     LINKBOY_CHECK(
         tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_meta() &&
-            !tensor.is_quantized() && has_storage_type_in_python(tensor.scalar_type()),
+            is_dtype_of_files(tensor.scalar_type()),
         quote_path(path), " is a tensor of ", tensor.options(),
-        "; a checkpoint can contain dense tensors with data, of dtype float, double, half, "
-        "bfloat16, complex, a signed integer, uint8 or bool. Convert it.");
+        "; a checkpoint can contain dense tensors with data, of floating-point, complex, integer "
+        "and bool dtypes that are not quantized and have at least one byte per element. Convert "
+        "it.");
     tensor = tensor.detach().resolve_conj().resolve_neg();
     const auto& storage = tensor.storage();
     const auto [found, is_new] =
@@ -86,14 +68,13 @@ class Normaliser {
   std::unordered_map<const c10::StorageImpl*, Written> written_;
 };
 
-void write_archive(AtomicFile& file, const std::string& pickle,
-                   const std::vector<at::Tensor>& tensors) {
+void write_archive(AtomicFile& file, const Pickled& contents) {
   ZipWriter archive(file, "archive");
-  archive.add("data.pkl", pickle);
+  archive.add("data.pkl", contents.bytes);
   archive.add("byteorder", "little");
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const auto data = torch::jit::getWriteableTensorData(tensors[i]);
-    archive.add(c10::str("data/", i), data.data(), data.sizeInBytes());
+  for (std::size_t i = 0; i < contents.storages.size(); ++i) {
+    const c10::Storage& storage = contents.storages[i];
+    archive.add(c10::str("data/", i), static_cast<const char*>(storage.data()), storage.nbytes());
   }
   archive.add("version", "3\n");
   archive.finish();
@@ -104,22 +85,12 @@ void write_archive(AtomicFile& file, const std::string& pickle,
 void write_checkpoint(const std::filesystem::path& path, const StateDict& contents) {
   AtomicFile file(path);
   Normaliser normaliser;
-  // Rebuilds the containers without element types. The pickler would write typed ones as calls that
-  // torch.load refuses.
   const c10::IValue value =
       map_leaves(contents.to_ivalue(), [&](const c10::IValue& leaf, const ValuePath& leaf_path) {
         return normaliser.normalise(leaf, leaf_path);
       });
 
-  std::string pickle;
-  torch::jit::Pickler pickler(
-      [&pickle](const char* data, std::size_t size) { pickle.append(data, size); }, nullptr,
-      nullptr, nullptr, nullptr, /*tag_aggregates=*/false);
-  pickler.protocol();
-  pickler.pushIValue(value);
-  pickler.stop();
-
-  write_archive(file, pickle, pickler.tensorData());
+  write_archive(file, pickle(value));
   require_device_results(path);
   file.commit();
 }

@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include "checkpoint/atomic_file.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
@@ -102,18 +101,13 @@ std::shared_ptr<void> lock_output_file(const fs::path& path) {
   return std::make_shared<Descriptor>(lock_file(path));
 }
 
-Descriptor lock_folder(const fs::path& folder, std::chrono::milliseconds patience) {
+Descriptor lock_folder(const fs::path& folder) {
   const std::error_code error = create_folders(folder);
   LINKBOY_CHECK_AS(FileError, !error, "cannot create the folder \"", folder.string(), "\" (",
                    error.message(), "). Choose a path that can be created.");
   const fs::path path = folder / ".lock";
   check_is_no_link(path);
-  const auto end = std::chrono::steady_clock::now() + patience;
   auto lock = open_locked(path, O_NOFOLLOW);
-  while (!lock && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    lock = open_locked(path, O_NOFOLLOW);
-  }
   LINKBOY_CHECK_AS(
       FileError, lock, "the folder \"", folder.string(), "\" is in use by another run (",
       holder_in(path),

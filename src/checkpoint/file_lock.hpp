@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <filesystem>
 
 #include "checkpoint/descriptor.hpp"
@@ -28,10 +27,8 @@ Descriptor lock_file(const std::filesystem::path& path);
 /// Locks a folder with the file `.lock` in it, and creates the folder if it does not exist. The
 /// file remains and contains the name of the last owner; its existence does not mean that the
 /// folder is locked.
-/// @param patience  How long to wait for another owner to release the lock.
 /// @throws FileError if another run still holds the lock, if `.lock` is a link or not a regular
 ///         file, or if the folder cannot be created or written to.
-Descriptor lock_folder(const std::filesystem::path& folder,
-                       std::chrono::milliseconds patience = {});
+Descriptor lock_folder(const std::filesystem::path& folder);
 
 }  // namespace linkboy

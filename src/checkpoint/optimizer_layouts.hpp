@@ -22,6 +22,7 @@
 /// The layouts in which Python's optimizer classes save their state: keys, order and types of torch
 /// 2.11. One class per optimizer, with these members:
 ///
+/// - `kOwnOption` is an option that the group of no other class has.
 /// - `save_group` and `load_group` convert a group's options to and from an entry of `param_groups`
 ///   without `params`.
 /// - `save_state` and `load_state` convert a parameter's state to and from an entry of `state`.
@@ -85,6 +86,7 @@ std::unique_ptr<ParamState> load_counted(const StateDict& saved) {
 struct SgdLayout {
   using Options = torch::optim::SGDOptions;
   using ParamState = torch::optim::SGDParamState;
+  static constexpr const char* kOwnOption = "dampening";
 
   static StateDict save_group(const Options& options) {
     return {{"lr", options.lr()},
@@ -125,6 +127,7 @@ template <typename OptionsType, typename ParamStateType, bool kDecoupled>
 struct AdamLayout {
   using Options = OptionsType;
   using ParamState = ParamStateType;
+  static constexpr const char* kOwnOption = "betas";
 
   static StateDict save_group(const Options& options) {
     return {{"lr", options.lr()},
@@ -183,6 +186,7 @@ struct AdamLayout {
 struct AdagradLayout {
   using Options = torch::optim::AdagradOptions;
   using ParamState = torch::optim::AdagradParamState;
+  static constexpr const char* kOwnOption = "lr_decay";
 
   static StateDict save_group(const Options& options) {
     return {{"lr", options.lr()},
@@ -229,6 +233,7 @@ struct AdagradLayout {
 struct RmspropLayout {
   using Options = torch::optim::RMSpropOptions;
   using ParamState = torch::optim::RMSpropParamState;
+  static constexpr const char* kOwnOption = "alpha";
 
   static StateDict save_group(const Options& options) {
     return {{"lr", options.lr()},
@@ -279,6 +284,7 @@ struct RmspropLayout {
 struct LbfgsLayout {
   using Options = torch::optim::LBFGSOptions;
   using ParamState = torch::optim::LBFGSParamState;
+  static constexpr const char* kOwnOption = "history_size";
 
   static StateDict save_group(const Options& options) {
     const auto& search = options.line_search_fn();

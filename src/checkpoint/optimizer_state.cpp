@@ -117,6 +117,9 @@ void load(Optimizer& optimizer, const StateDict& saved) {
   for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
     const std::string what = c10::str("param_groups[", i, "]");
     const StateDict group = StateDict::from_ivalue(groups.toListRef()[i], what);
+    LINKBOY_CHECK(group.contains(Layout::kOwnOption), what, " has no \"", Layout::kOwnOption,
+                  "\", so it is the state of another optimizer. Use the optimizer that it was "
+                  "saved with.");
     optimizer_layouts::refuse_if_true(group, "maximize");
     optimizer_layouts::refuse_if_true(group, "differentiable");
     all_options.push_back(Layout::load_group(group));

@@ -9,6 +9,8 @@
 
 namespace linkboy {
 
+class FileBytes;
+
 /// The instructions that describe data in protocols 2 to 5 of Python's pickle format.
 enum class Op : uint8_t {
   kMark = '(',
@@ -19,8 +21,12 @@ enum class Op : uint8_t {
   kBinInt1 = 'K',
   kBinInt2 = 'M',
   kNone = 'N',
+  kBinBytes = 'B',
+  kShortBinBytes = 'C',
   kBinPersId = 'Q',
   kReduce = 'R',
+  kBinString = 'T',
+  kShortBinString = 'U',
   kBinUnicode = 'X',
   kEmptyList = ']',
   kAppend = 'a',
@@ -36,6 +42,7 @@ enum class Op : uint8_t {
   kSetItems = 'u',
   kEmptyDict = '}',
   kProtocol = 0x80,
+  kNewObj = 0x81,
   kTuple1 = 0x85,
   kTuple2 = 0x86,
   kTuple3 = 0x87,
@@ -44,13 +51,40 @@ enum class Op : uint8_t {
   kLong1 = 0x8a,
   kShortBinUnicode = 0x8c,
   kBinUnicode8 = 0x8d,
+  kBinBytes8 = 0x8e,
+  kEmptySet = 0x8f,
+  kAddItems = 0x90,
+  kFrozenSet = 0x91,
   kStackGlobal = 0x93,
   kMemoize = 0x94,
   kFrame = 0x95,
+  kByteArray8 = 0x96,
 };
 
 /// The kinds of Python objects that a pickle may refer to by name.
-enum class Global { kOrderedDict, kTensorV2, kTensorV3, kParameter, kSize, kStorageType, kDtype };
+enum class Global {
+  // Containers.
+  kOrderedDict,
+  kDict,  // Counter, defaultdict
+  kList,  // set, frozenset
+  kSize,
+  // Other values.
+  kTensorV1,
+  kTensorV2,
+  kTensorV3,
+  kTensorWithAttributes,
+  kDeviceTensor,
+  kParameter,
+  kParameterType,
+  kBytes,
+  kComplex,
+  kDevice,
+  kLayout,
+  // Not functions.
+  kStorageType,
+  kDtype,
+  kType
+};
 
 struct GlobalEntry {
   Global what;
@@ -58,17 +92,37 @@ struct GlobalEntry {
 };
 
 /// Returns the entry of a dotted Python name, or null if a file must not use the name.
-const GlobalEntry* find_global(const std::string& name);
+const GlobalEntry* find_global(std::string name);
 
-/// Reads the bytes of a pickle from front to back.
+/// Whether a file can contain tensors of a dtype.
+bool is_dtype_of_files(c10::ScalarType dtype);
+
+/// Whether Python has a type of storages of a dtype, such as torch.FloatStorage. Tensors of other
+/// dtypes are views of torch.storage.UntypedStorage.
+bool has_storage_type(c10::ScalarType dtype);
+
+/// A kind of value that torch.save writes but linkboy does not read.
+struct RefusedKind {
+  std::string_view name;     // the beginning of the dotted Python name
+  std::string_view what;     // "a sparse tensor"
+  std::string_view instead;  // Python's expression for a value that can be read, made of x
+};
+
+/// Returns the kind to which a dotted Python name belongs, or null if it is not known.
+const RefusedKind* find_refused_kind(std::string_view name);
+
+/// Reads the bytes of pickles from front to back.
 ///
 /// @throws Error from every `take` function if too few bytes remain.
 class PickleBytes {
  public:
   explicit PickleBytes(std::string_view bytes) : bytes_(bytes) {}
+  /// Reads a file from `offset` on, piece by piece. The file must outlive this object.
+  PickleBytes(const FileBytes& file, uint64_t offset) : file_(&file), offset_(offset) {}
 
-  std::size_t size() const { return bytes_.size(); }
-  std::size_t position() const { return position_; }
+  /// Number of bytes before the next one, from the start of the file.
+  uint64_t position() const { return offset_ + taken_; }
+  /// The result is valid until the next call.
   std::string_view take(std::size_t size);
   Op take_op() { return static_cast<Op>(take(1).front()); }
   uint64_t take_unsigned(std::size_t size);
@@ -78,8 +132,14 @@ class PickleBytes {
   std::string take_line();
 
  private:
-  std::string_view bytes_;
-  std::size_t position_ = 0;
+  uint64_t end() const;
+  void load(uint64_t size);
+
+  const FileBytes* file_ = nullptr;
+  std::string piece_;
+  std::string_view bytes_;  // of the file: `piece_`
+  uint64_t offset_ = 0;     // the position of `bytes_`
+  std::size_t taken_ = 0;   // of `bytes_`
 };
 
 }  // namespace linkboy

@@ -22,8 +22,9 @@ struct PickleNode {
   c10::Storage storage;            // kStorage.
 
   // Used by the conversion, which stores its result in `plain`:
-  std::size_t num_values = 0;  // with itself and all repetitions; 0 before the conversion
-  int height = 0;              // number of container levels below this node
+  std::size_t num_values = 0;     // with itself and all repetitions; 0 before the conversion
+  std::size_t num_key_bytes = 0;  // the sizes of all keys of dicts, likewise
+  int height = 0;                 // number of container levels below this node
 };
 
 /// Converts a finished node to a value, which it also stores in the node.
@@ -31,9 +32,10 @@ struct PickleNode {
 /// @param max_values  Maximum number of values in the result. Containers that are shared in the
 ///        pickle are also shared in memory, but a walk through the result visits them at each
 ///        occurrence. Without a limit, a few containers that contain each other many times would
-///        make the walk endless.
-/// @throws Error if the result has more values than that, is nested too deeply or in itself, or is
-///         not data.
+///        make the walk endless. The keys that it visits have at most 32 bytes for each of these
+///        values.
+/// @throws Error if the result has more values or longer keys than that, is nested too deeply or in
+///         itself, or is not data.
 c10::IValue to_ivalue(PickleNode& node, std::size_t max_values);
 
 }  // namespace linkboy

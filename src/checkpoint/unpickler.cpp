@@ -1,7 +1,5 @@
 #include "unpickler.hpp"
 
-#include <ATen/core/Tensor.h>
-
 #include <deque>
 #include <functional>
 #include <map>
@@ -10,9 +8,9 @@
 
 #include "linkboy/error.hpp"
 #include "linkboy/util/printable.hpp"
+#include "pickle_calls.hpp"
 #include "pickle_format.hpp"
 #include "pickle_node.hpp"
-#include "rebuild_tensor.hpp"
 
 namespace linkboy {
 namespace {
@@ -21,14 +19,12 @@ using Node = PickleNode;
 
 class Unpickler {
  public:
-  Unpickler(std::string_view bytes, const StorageLoader& load_storage)
-      : bytes_(bytes), load_storage_(load_storage) {}
+  Unpickler(PickleBytes& bytes, const StorageLoader& load_storage)
+      : bytes_(bytes), begin_(bytes.position()), load_storage_(load_storage) {}
 
   c10::IValue run() {
     for (Op op = bytes_.take_op(); op != Op::kStop; op = bytes_.take_op()) execute(op);
-    // Each value occupies at least one byte of the file, unless containers are shared.
-    constexpr std::size_t kAlwaysAllowed = std::size_t{1} << 16;
-    return to_ivalue(*pop(), /*max_values=*/4 * bytes_.size() + kAlwaysAllowed);
+    return to_ivalue(*pop(), max_values());
   }
 
  private:
@@ -71,6 +67,20 @@ class Unpickler {
     return items;
   }
 
+  /// Limits the copies of containers and strings, which a pickle can request again and again.
+  void count_copies(uint64_t count) {
+    num_copied_ += count;
+    LINKBOY_CHECK(num_copied_ <= max_values(),
+                  "it copies containers or strings so often that they expand to more than ",
+                  max_values(), " values or bytes. Save plain dicts, lists and strings.");
+  }
+
+  /// Each value occupies at least one byte of the file, unless containers are shared.
+  uint64_t max_values() const {
+    constexpr uint64_t kAlwaysAllowed = uint64_t{1} << 16;
+    return 4 * (bytes_.position() - begin_) + kAlwaysAllowed;
+  }
+
   void push_tuple(std::vector<Node*> items) { push(Node::Kind::kTuple)->items = std::move(items); }
 
   void extend(Node::Kind kind, const std::vector<Node*>& items) {
@@ -90,20 +100,42 @@ class Unpickler {
     stack_.push_back(found->second);
   }
 
+  void push_bytes(std::size_t size) { push_plain(tensor_of_bytes(bytes_.take(size))); }
+
   void push_global(const std::string& name) {
     const GlobalEntry* entry = find_global(name);
-    LINKBOY_CHECK(entry != nullptr, "it refers to the Python object ", quote_name(name),
-                  "; only data can be read: tensors, numbers, strings, None, and lists, tuples "
-                  "and dicts of these. Save a state_dict() rather than the object.");
-    push(Node::Kind::kGlobal)->global = *entry;
+    if (entry == nullptr) refuse(name);
+    Node* node = push(Node::Kind::kGlobal);
+    node->global = *entry;
+    if (entry->what == Global::kDtype) node->plain = name;  // its value outside of tensors
+  }
+
+  /// @throws Error that describes an object that is not data.
+  [[noreturn]] void refuse(const std::string& name) const {
+    if (const RefusedKind* kind = find_refused_kind(name)) {
+      const bool is_after_name = !stack_.empty() && is_text(*stack_.back());
+      const std::string place =
+          is_after_name
+              ? " (after the string " + quote_name(stack_.back()->plain.toStringRef()) + ")"
+              : "";
+      throw Error(c10::str("it contains ", kind->what, place, ", which cannot be read. In Python, ",
+                           "save ", kind->instead, " in place of the value x."));
+    }
+    throw Error(
+        c10::str("it refers to the Python object ", quote_name(name),
+                 "; only data can be read: tensors, numbers, strings, None, and lists, "
+                 "tuples and dicts of these. Save x.state_dict() rather than the object x."));
   }
 
   void execute(Op op);
   void load_persistent(const Node& id);
   void reduce(const Node& function, const Node& arguments);
-  at::Tensor make_tensor(const std::vector<Node*>& arguments, bool has_dtype);
+  void build(const Node& state);
+  void push_dict_of_pairs(const std::vector<Node*>& arguments);
+  void push_copy(Node::Kind kind, const Node* from);
 
-  PickleBytes bytes_;
+  PickleBytes& bytes_;
+  uint64_t begin_;
   const StorageLoader& load_storage_;
   std::deque<Node> nodes_;
   std::vector<Node*> stack_;
@@ -111,6 +143,7 @@ class Unpickler {
   // Not hashed: the file chooses the keys and could make all hashes collide.
   std::map<uint64_t, Node*> memo_;
   std::map<std::string, c10::Storage, std::less<>> storages_;
+  uint64_t num_copied_ = 0;  // items of containers and bytes of strings
 };
 
 void Unpickler::execute(Op op) {
@@ -151,13 +184,25 @@ void Unpickler::execute(Op op) {
       push_plain(bytes_.take_double());
       return;
     case Op::kShortBinUnicode:
+    case Op::kShortBinString:  // a str of Python 2
       push_string(bytes_.take_unsigned(1));
       return;
     case Op::kBinUnicode:
+    case Op::kBinString:
       push_string(bytes_.take_unsigned(4));
       return;
     case Op::kBinUnicode8:
       push_string(bytes_.take_unsigned(8));
+      return;
+    case Op::kShortBinBytes:
+      push_bytes(bytes_.take_unsigned(1));
+      return;
+    case Op::kBinBytes:
+      push_bytes(bytes_.take_unsigned(4));
+      return;
+    case Op::kBinBytes8:
+    case Op::kByteArray8:
+      push_bytes(bytes_.take_unsigned(8));
       return;
 
     case Op::kEmptyTuple:
@@ -176,13 +221,18 @@ void Unpickler::execute(Op op) {
       push_tuple(pop_items(3));
       return;
     case Op::kEmptyList:
+    case Op::kEmptySet:
       push(Kind::kList);
       return;
     case Op::kAppend:
       extend(Kind::kList, pop_items(1));
       return;
     case Op::kAppends:
+    case Op::kAddItems:
       extend(Kind::kList, pop_to_mark());
+      return;
+    case Op::kFrozenSet:
+      push(Kind::kList)->items = pop_to_mark();
       return;
     case Op::kEmptyDict:
       push(Kind::kDict);
@@ -217,7 +267,7 @@ void Unpickler::execute(Op op) {
     }
     case Op::kStackGlobal: {
       const auto names = pop_items(2);
-      LINKBOY_CHECK(names[0]->plain.isString() && names[1]->plain.isString(),
+      LINKBOY_CHECK(is_text(*names[0]) && is_text(*names[1]),
                     "its pickle is damaged: a name is not a string. Use another copy.");
       push_global(names[0]->plain.toStringRef() + "." + names[1]->plain.toStringRef());
       return;
@@ -225,74 +275,73 @@ void Unpickler::execute(Op op) {
     case Op::kBinPersId:
       load_persistent(*pop());
       return;
-    case Op::kReduce: {
+    case Op::kReduce:
+    case Op::kNewObj: {
       const auto call = pop_items(2);
       reduce(*call[0], *call[1]);
       return;
     }
     case Op::kBuild:
-      // The state of an OrderedDict is the attribute `_metadata` of a state_dict(): versions of
-      // Python's modules, which linkboy does not need.
-      pop();
-      LINKBOY_CHECK(top()->kind == Kind::kDict,
-                    "it sets attributes of a value that is not a dict. Save plain dicts.");
+      build(*pop());
       return;
     default:
       LINKBOY_CHECK(false, "its pickle has the unknown instruction ", static_cast<int>(op),
                     " at byte ", bytes_.position() - 1,
-                    ": it is damaged, or contains more than data (bytes, a set, an object). Save "
-                    "tensors, numbers, strings, None, and lists, tuples and dicts of these.");
+                    ": it is damaged, or contains more than data. Save tensors, numbers, strings, "
+                    "None, and lists, tuples and dicts of these.");
   }
 }
 
-bool is_string(const Node* node) { return node->plain.isString(); }
-
-int64_t int_of(const Node* node) {
-  LINKBOY_CHECK(node->plain.isInt(), "its description of a tensor is damaged. Use another copy.");
-  return node->plain.toInt();
-}
-
-std::vector<int64_t> ints_of(const Node* node) {
-  LINKBOY_CHECK((node->kind == Node::Kind::kTuple || node->kind == Node::Kind::kList) &&
-                    node->items.size() <= kMaxDimensions,
-                "its description of a tensor is damaged. Use another copy.");
-  std::vector<int64_t> result;
-  for (const Node* item : node->items) result.push_back(int_of(item));
-  return result;
-}
-
-// ("storage", type, key, device, number of elements)
 void Unpickler::load_persistent(const Node& id) {
-  const auto& parts = id.items;
-  LINKBOY_CHECK(id.kind == Node::Kind::kTuple && parts.size() == 5 && is_string(parts[0]) &&
-                    parts[0]->plain.toStringRef() == "storage" &&
-                    parts[1]->kind == Node::Kind::kGlobal &&
-                    parts[1]->global.what == Global::kStorageType && is_string(parts[2]),
-                "its description of a storage is damaged. Use another copy.");
-  const std::string& key = parts[2]->plain.toStringRef();
+  const StorageId storage = storage_of_id(id);
+  const std::string& key = storage.view ? storage.view->key : storage.key;
   auto found = storages_.find(key);
-  if (found == storages_.end()) found = storages_.emplace(key, load_storage_(key)).first;
+  if (found == storages_.end()) found = storages_.emplace(key, load_storage_(storage)).first;
   Node* node = push(Node::Kind::kStorage);
   node->storage = found->second;
-  node->global = parts[1]->global;
+  node->global = id.items[1]->global;
 }
 
-// (storage, offset, sizes, strides, requires_grad, hooks[, dtype][, flags])
-at::Tensor Unpickler::make_tensor(const std::vector<Node*>& arguments, bool has_dtype) {
-  const std::size_t num_fixed = has_dtype ? 7 : 6;
-  LINKBOY_CHECK(arguments.size() >= num_fixed && arguments.size() <= num_fixed + 1 &&
-                    arguments[0]->kind == Node::Kind::kStorage &&
-                    (!has_dtype || (arguments[6]->kind == Node::Kind::kGlobal &&
-                                    arguments[6]->global.what == Global::kDtype)),
-                "its description of a tensor is damaged. Use another copy.");
-  LINKBOY_CHECK(
-      arguments.size() == num_fixed || arguments[num_fixed]->items.empty(),
-      "it contains a tensor that is a conjugate or negated view; such views cannot be read. "
-      "Save its clone().");
-  const Node& storage = *arguments[0];
-  const auto dtype = has_dtype ? arguments[6]->global.dtype : storage.global.dtype;
-  return rebuild_tensor(storage.storage, dtype, int_of(arguments[1]), ints_of(arguments[2]),
-                        ints_of(arguments[3]));
+/// Pushes the dict of OrderedDict(), or of OrderedDict([[key, value], ...]) as Python 2 writes it.
+void Unpickler::push_dict_of_pairs(const std::vector<Node*>& arguments) {
+  const auto check = [](bool is_valid) {
+    LINKBOY_CHECK(is_valid, "it contains an OrderedDict of an unknown form. Save plain dicts.");
+  };
+  check(arguments.size() <= 1);
+  Node* dict = push(Node::Kind::kDict);
+  if (arguments.empty()) return;
+  check(is_sequence(*arguments[0]));
+  count_copies(2 * arguments[0]->items.size());
+  for (const Node* pair : arguments[0]->items) {
+    check(is_sequence(*pair) && pair->items.size() == 2);
+    dict->items.insert(dict->items.end(), pair->items.begin(), pair->items.end());
+  }
+}
+
+/// Pushes a new container with the items of another one, if any.
+void Unpickler::push_copy(Node::Kind kind, const Node* from) {
+  Node* copy = push(kind);
+  if (from == nullptr) return;
+  LINKBOY_CHECK(kind == Node::Kind::kDict ? from->kind == kind : is_sequence(*from),
+                "it contains a set or a dict of an unknown form. Save plain dicts and lists.");
+  count_copies(from->items.size());
+  copy->items = from->items;
+}
+
+/// Sets the state of the value on the stack.
+void Unpickler::build(const Node& state) {
+  Node* target = top();
+  // The state of an OrderedDict is the attribute `_metadata` of a state_dict(): versions of
+  // Python's modules, which linkboy does not need.
+  if (target->kind == Node::Kind::kDict) return;
+  LINKBOY_CHECK(target->plain.isTensor() && state.kind == Node::Kind::kTuple,
+                "it sets attributes of a value that is not a dict. Save plain dicts.");
+  // PyTorch up to 0.3 sets (requires_grad, is_volatile, hooks) of a parameter; or the tensor, its
+  // gradient, the hooks, requires_grad and is_volatile.
+  if (state.items.size() == 3) return;
+  LINKBOY_CHECK(state.items.size() == 5 && state.items[0]->plain.isTensor(),
+                "its description of a parameter is damaged. Use another copy.");
+  target->plain = state.items[0]->plain;
 }
 
 void Unpickler::reduce(const Node& function, const Node& arguments) {
@@ -302,38 +351,41 @@ void Unpickler::reduce(const Node& function, const Node& arguments) {
   const auto& items = arguments.items;
   switch (function.global.what) {
     case Global::kOrderedDict:
-      LINKBOY_CHECK(items.empty(),
-                    "it contains an OrderedDict of an unknown form. Save plain dicts.");
-      push(Node::Kind::kDict);
+      push_dict_of_pairs(items);
       return;
-    case Global::kTensorV2:
-      push_plain(make_tensor(items, false));
+    case Global::kDict: {
+      const bool has_items = items.size() == 1 && items[0]->kind == Node::Kind::kDict;
+      push_copy(Node::Kind::kDict, has_items ? items[0] : nullptr);  // otherwise a factory
       return;
-    case Global::kTensorV3:
-      push_plain(make_tensor(items, true));
-      return;
-    case Global::kParameter:
-      LINKBOY_CHECK(items.size() == 3 && items[0]->plain.isTensor(),
-                    "its description of a parameter is damaged. Use another copy.");
-      push_plain(items[0]->plain);
+    }
+    case Global::kList:
+      push_copy(Node::Kind::kList, items.empty() ? nullptr : items[0]);
       return;
     case Global::kSize:
       LINKBOY_CHECK(items.size() == 1 && items[0]->kind == Node::Kind::kTuple,
                     "its description of a size is damaged. Use another copy.");
       stack_.push_back(items[0]);
       return;
-    case Global::kStorageType:
-    case Global::kDtype:
-      LINKBOY_CHECK(
-          false,
-          "its pickle is damaged: it calls something that is not a function. Use another copy.");
+    case Global::kBytes:
+    case Global::kDevice:
+      if (!items.empty() && is_text(*items[0])) {
+        count_copies(items[0]->plain.toStringRef().size());
+      }
+      [[fallthrough]];
+    default:
+      push_plain(value_of_call(function.global, items));
   }
 }
 
 }  // namespace
 
 c10::IValue unpickle(std::string_view pickle, const StorageLoader& load_storage) {
-  return Unpickler(pickle, load_storage).run();
+  PickleBytes bytes(pickle);
+  return unpickle(bytes, load_storage);
+}
+
+c10::IValue unpickle(PickleBytes& bytes, const StorageLoader& load_storage) {
+  return Unpickler(bytes, load_storage).run();
 }
 
 }  // namespace linkboy

@@ -149,6 +149,23 @@ std::string text_of_json(const nlohmann::ordered_json& value) {
   return c10::Join(",", items);
 }
 
+nlohmann::ordered_json parse_json(const std::string& text) {
+  std::vector<std::set<std::string>> keys;  // of the objects around the position
+  const auto check_keys = [&](int, nlohmann::ordered_json::parse_event_t event,
+                              nlohmann::ordered_json& parsed) {
+    using Event = nlohmann::ordered_json::parse_event_t;
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key) {
+      const auto key = parsed.get<std::string>();
+      LINKBOY_CHECK_OPTION(keys.back().insert(key).second, "'", key,
+                           "' is set twice in a JSON object; set each key only once.");
+    }
+    return true;
+  };
+  return nlohmann::ordered_json::parse(text, check_keys);
+}
+
 nlohmann::ordered_json json_of_text(const std::string& text) {
   auto value = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   const bool is_same = (value.is_number() || value.is_boolean()) && value.dump() == text;
@@ -356,7 +373,9 @@ std::vector<CommandLine::Setting> CommandLine::read_json(const std::string& cont
                                                          const std::string& place) const {
   nlohmann::ordered_json root;
   try {
-    root = nlohmann::ordered_json::parse(content);
+    root = parse_json(content);
+  } catch (const OptionError& error) {
+    throw UsageError(place + error.what());
   } catch (const nlohmann::json::parse_error& error) {
     const auto end =
         content.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, content.size()));

@@ -9,6 +9,11 @@ namespace linkboy::cli {
 /// commas between its items, and everything else as JSON.
 std::string text_of_json(const nlohmann::ordered_json& value);
 
+/// Parses a JSON text.
+/// @throws OptionError if an object has a key twice; nlohmann::json::exception if `text` is not
+///         JSON.
+nlohmann::ordered_json parse_json(const std::string& text);
+
 /// Returns a number or a boolean if its JSON is exactly `text`, and otherwise a string. "0.10"
 /// stays a string, because as a number it would become "0.1".
 nlohmann::ordered_json json_of_text(const std::string& text);

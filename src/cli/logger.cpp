@@ -1,14 +1,20 @@
 #include "linkboy/cli/logger.hpp"
 
 #include <c10/util/StringUtil.h>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
 
 #include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
 #include <map>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <utility>
 
-#include "cli/log_file.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/extend/status_line.hpp"
@@ -17,6 +23,36 @@ namespace linkboy::cli {
 namespace {
 
 constexpr std::string_view kRank = "{rank}";
+
+struct CloseFile {
+  void operator()(std::FILE* file) const { std::fclose(file); }
+};
+using LogFile = std::unique_ptr<std::FILE, CloseFile>;
+
+[[noreturn]] void throw_system_error() { throw Error(std::generic_category().message(errno)); }
+
+/// Opens a file for appending. Without a buffer, each message is one write(2), and none is lost if
+/// the process is killed.
+LogFile open_log_file(const std::filesystem::path& path) {
+  std::error_code ignored;  // opening the file fails as well
+  std::filesystem::create_directories(path.parent_path(), ignored);
+  LogFile file(std::fopen(path.c_str(), "abe"));
+  if (!file) throw_system_error();
+  std::setvbuf(file.get(), nullptr, _IONBF, 0);
+  return file;
+}
+
+/// Returns "2026-01-31 12:00:00.000 [warning] [rank 0] text" and a line break.
+std::string line_of(const LogMessage& message) {
+  using namespace std::chrono;
+  const auto since_1970 = duration_cast<milliseconds>(system_clock::now().time_since_epoch());
+  const std::time_t seconds = since_1970.count() / 1000;
+  std::tm local{};
+  ::localtime_r(&seconds, &local);
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}.{:03} [{}] [rank {}] {}\n", local,
+                     since_1970.count() % 1000, enum_name(message.level), message.rank,
+                     message.text);
+}
 
 class FileLogger final : public Logger {
  public:
@@ -29,7 +65,7 @@ class FileLogger final : public Logger {
     if (options_.print) print(message);
     if (!options_.file) return;
     try {
-      file_of(message.rank).write(enum_name(message.level), message.rank, message.text);
+      append(message.rank, line_of(message));
     } catch (const std::exception& error) {
       tell_failure(error.what());
     }
@@ -51,14 +87,11 @@ class FileLogger final : public Logger {
 
   /// Opens the file for the first message, because the logger is made before the process knows its
   /// rank.
-  LogFile& file_of(int64_t rank) {
+  void append(int64_t rank, const std::string& line) {
     const std::lock_guard lock(mutex_);
     auto& file = files_[rank];
-    if (!file) {
-      file = std::make_unique<LogFile>(path_of(rank).string(),
-                                       [this](const std::string& why) { tell_failure(why); });
-    }
-    return *file;
+    if (!file) file = open_log_file(path_of(rank));
+    if (std::fwrite(line.data(), 1, line.size(), file.get()) < line.size()) throw_system_error();
   }
 
   void tell_failure(const std::string& why) {
@@ -71,7 +104,7 @@ class FileLogger final : public Logger {
 
   LoggerOptions options_;
   std::mutex mutex_;
-  std::map<int64_t, std::unique_ptr<LogFile>> files_;
+  std::map<int64_t, LogFile> files_;
   std::atomic<bool> is_failure_told_{false};
 };
 

@@ -97,9 +97,11 @@ void check_named(const std::string& option, const NamedSettings& named,
 
 NamedSettings NamedSettings::parse(const std::string& text) {
   if (text.starts_with('{')) {
-    const auto object = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-    LINKBOY_CHECK_OPTION(object.is_object(), "it must be NAME[:KEY=VALUE,...] or a JSON object");
-    return named_of(object);
+    try {
+      return named_of(parse_json(text));
+    } catch (const nlohmann::json::exception&) {
+      throw OptionError("it must be NAME[:KEY=VALUE,...] or a JSON object");
+    }
   }
   const std::size_t colon = text.find(':');
   NamedSettings named{.name = text.substr(0, colon)};

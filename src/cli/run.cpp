@@ -316,8 +316,8 @@ void check_outputs(const RunSettings& settings) {
 /// @param defaults  The defaults of the program.
 void check_together(const RunSettings& settings, const RunSettings& defaults) {
   const auto refuse = [](const char* what) { throw UsageError(what); };
-  if (settings.num_threads < 0)
-    refuse("--num_threads must not be negative; 0 uses LibTorch's default.");
+  LINKBOY_CHECK_AS(UsageError, settings.num_threads >= 0, "--num_threads is ", settings.num_threads,
+                   "; it must be at least 0. 0 uses LibTorch's default.");
   if (settings.init_from && settings.load_checkpoint) {
     refuse("--init_from and --load_checkpoint are both given; use only one of them.");
   }

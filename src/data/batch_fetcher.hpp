@@ -117,14 +117,11 @@ struct PrefetchWork {
   /// One maker for each worker.
   std::vector<std::unique_ptr<BatchMaker>> makers{};
   /// Whether each of n workers prepares every n-th batch. If false, a worker prepares the next
-  /// batch as soon as it is free.
+  /// batch as soon as it is free. Such workers may have a state. Therefore they prepare all batches
+  /// that fit into the ring even if the loop leaves the epoch early.
   bool is_striped = false;
   /// Whether workers call `BatchMaker::read`.
   bool reads_in_order = false;
-  /// Whether workers prepare all batches that fit into the ring even if the loop leaves the epoch
-  /// early. The data is then at the same position on all ranks and in every run. Implied by
-  /// `is_striped`.
-  bool fills_ring = false;
   /// Called after the workers have ended, unless one of them hangs.
   std::function<void()> on_end{};
 };

@@ -17,6 +17,8 @@ class DeviceLoader final : public DataLoader {
   int64_t size() const override { return loader_->size(); }
   int64_t batch_size() const override { return loader_->batch_size(); }
   std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch) override;
+  std::unique_ptr<BatchIterator> peek(int64_t epoch, int64_t max_batches) override;
+  bool returns_own_share() const override { return loader_->returns_own_share(); }
   StateDict state_dict() const override { return loader_->state_dict(); }
   void load_state_dict(const StateDict& state) override { loader_->load_state_dict(state); }
 

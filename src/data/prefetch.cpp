@@ -91,8 +91,7 @@ void PrefetchState::work(BatchMaker& maker, int64_t own, const std::stop_token& 
 /// reader.
 ///
 /// Workers that share the data claim the next batch when they are free. Workers that make every
-/// n-th batch may have a state, and so may a stream that continues from epoch to epoch: see
-/// PrefetchWork::fills_ring.
+/// n-th batch may have a state: see PrefetchWork::is_striped.
 class PrefetchIterator final : public BatchIterator {
  public:
   PrefetchIterator(PrefetchWork work, const DataLoaderOptions& options, int64_t epoch,
@@ -100,7 +99,7 @@ class PrefetchIterator final : public BatchIterator {
       : on_end_(std::move(work.on_end)),
         timeout_(*options.timeout),
         epoch_(epoch),
-        fills_ring_(work.fills_ring || work.is_striped) {
+        is_striped_(work.is_striped) {
     const auto num_workers = static_cast<int64_t>(work.makers.size());
     state_->slots.resize(num_workers * *options.prefetch_factor);
     state_->stride = work.is_striped ? num_workers : 0;
@@ -132,7 +131,7 @@ class PrefetchIterator final : public BatchIterator {
       leave_behind();
       return;
     }
-    if (fills_ring_) {
+    if (is_striped_) {
       const std::lock_guard lock(state_->mutex);
       state_->end =
           std::min(state_->end, state_->next_to_read + static_cast<int64_t>(state_->slots.size()));
@@ -208,7 +207,7 @@ class PrefetchIterator final : public BatchIterator {
   const std::function<void()> on_end_;
   const double timeout_;
   const int64_t epoch_;
-  const bool fills_ring_;
+  const bool is_striped_;
   bool has_timed_out_ = false;
   std::vector<std::jthread> workers_;
 };

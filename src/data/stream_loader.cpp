@@ -1,15 +1,9 @@
-#include <c10/util/ScopeExit.h>
-
-#include <algorithm>
-#include <atomic>
-#include <deque>
 #include <limits>
-#include <mutex>
 #include <utility>
 #include <vector>
 
-#include "checkpoint/value_tree.hpp"
 #include "data/batch_fetcher.hpp"
+#include "data/buffered_stream.hpp"
 #include "linkboy/data/stream.hpp"
 #include "linkboy/error.hpp"
 #include "util/ceil_div.hpp"
@@ -26,43 +20,6 @@ class FunctionStream final : public DataStream {
   NextFn next_;
 };
 
-/// A stream, and the number of samples or batches that it has returned.
-struct StreamCursor {
-  explicit StreamCursor(std::shared_ptr<DataStream> its_stream) : stream(std::move(its_stream)) {}
-
-  std::shared_ptr<DataStream> stream;
-  int64_t position = 0;
-  std::atomic<bool> is_being_read = false;
-};
-
-/// The states of the stream after each batch that workers have made but the loop has not taken, and
-/// the state after the last batch that the loop has taken.
-class StreamPlaces {
- public:
-  explicit StreamPlaces(StateDict current) : current_(std::move(current)) {}
-
-  void add(int64_t batch_index, StateDict state) {
-    const std::lock_guard lock(mutex_);
-    ahead_.emplace_back(batch_index, std::move(state));
-  }
-  void take(int64_t batch_index) {
-    const std::lock_guard lock(mutex_);
-    while (!ahead_.empty() && ahead_.front().first <= batch_index) {
-      current_ = std::move(ahead_.front().second);
-      ahead_.pop_front();
-    }
-  }
-  StateDict current() const {
-    const std::lock_guard lock(mutex_);
-    return current_;
-  }
-
- private:
-  mutable std::mutex mutex_;  // guards the rest
-  std::deque<std::pair<int64_t, StateDict>> ahead_;
-  StateDict current_;
-};
-
 /// The positions of a rank's batches in the stream, in samples, or in batches if the stream returns
 /// whole batches.
 struct StreamLayout {
@@ -76,70 +33,48 @@ struct StreamLayout {
   int64_t begin_of(int64_t k) const {
     return epoch_begin + (splits_itself ? k : k * num_ranks + rank) * batch_length;
   }
+  /// The number of positions that all ranks together use for `num_batches` batches of each.
+  int64_t length_of(int64_t num_batches) const {
+    return num_batches * (splits_itself ? 1 : num_ranks) * batch_length;
+  }
 };
 
 /// Reads the batches of an epoch in order. One thread at a time uses it.
-class StreamReader {
+class EpochReader {
  public:
-  StreamReader(std::shared_ptr<StreamCursor> cursor, std::shared_ptr<StreamPlaces> places,
-               const StreamLayout& layout, bool drop_last)
-      : cursor_(std::move(cursor)),
-        places_(std::move(places)),
+  EpochReader(std::shared_ptr<BufferedStream> stream, std::shared_ptr<StreamReader> reader,
+              const StreamLayout& layout, bool drop_last)
+      : stream_(std::move(stream)),
+        reader_(std::move(reader)),
         layout_(layout),
         drop_last_(drop_last) {}
 
   /// Returns the samples of batch `k` of this rank, or the batch itself; empty after the last
   /// batch.
   std::vector<Batch> read(int64_t k) {
-    std::vector<Batch> samples;
-    if (has_ended_) return samples;
-    cursor_->is_being_read = true;
-    const auto done = c10::make_scope_exit([this] { cursor_->is_being_read = false; });
-    const int64_t num_skipped = layout_.begin_of(k) - cursor_->position;
-    if (num_skipped > 0) cursor_->stream->skip(num_skipped);
-    cursor_->position = layout_.begin_of(k);
-    while (static_cast<int64_t>(samples.size()) < layout_.batch_length) {
-      std::optional<Batch> sample = cursor_->stream->next();
-      if (!sample) {
-        has_ended_ = true;
-        break;
-      }
-      ++cursor_->position;
-      samples.push_back(*std::move(sample));
+    if (k >= end_) return {};
+    end_ = k + 1;  // if the stream throws, other workers must not read on
+    std::vector<Batch> samples = stream_->read(reader_, layout_.begin_of(k), layout_.batch_length);
+    if (static_cast<int64_t>(samples.size()) == layout_.batch_length) {
+      end_ = std::numeric_limits<int64_t>::max();
+    } else if (drop_last_) {
+      samples.clear();
     }
-    if (has_ended_ && drop_last_) samples.clear();
-    if (!samples.empty()) keep_state(k);
     return samples;
   }
 
  private:
-  void keep_state(int64_t k) {
-    // A training state contains the loader state of one rank only.
-    if (layout_.splits_itself && layout_.num_ranks > 1) return;
-    StateDict state = cursor_->stream->state_dict();
-    if (state.empty()) return;
-    StateDict place{{"epoch", layout_.epoch},
-                    {"epoch_begin", layout_.epoch_begin},
-                    {"position", cursor_->position}};
-    // A stream may change these tensors in place while later batches are prefetched.
-    place.set("stream",
-              map_leaves(state.to_ivalue(), [](const c10::IValue& leaf, const ValuePath&) {
-                return leaf.isTensor() ? c10::IValue(leaf.toTensor().clone()) : leaf;
-              }));
-    places_->add(k, std::move(place));
-  }
-
-  std::shared_ptr<StreamCursor> cursor_;
-  std::shared_ptr<StreamPlaces> places_;
+  std::shared_ptr<BufferedStream> stream_;
+  std::shared_ptr<StreamReader> reader_;
   StreamLayout layout_;
   bool drop_last_;
-  bool has_ended_ = false;
+  int64_t end_ = std::numeric_limits<int64_t>::max();  // no batch from this one on can be read
 };
 
 /// Collates, transforms and pins, on one thread, the samples from the common reader.
 class StreamBatchMaker final : public BatchMaker {
  public:
-  StreamBatchMaker(std::shared_ptr<StreamReader> reader, const StreamLayout& layout,
+  StreamBatchMaker(std::shared_ptr<EpochReader> reader, const StreamLayout& layout,
                    const DataLoaderOptions& options, bool gives_batches)
       : reader_(std::move(reader)),
         layout_(layout),
@@ -170,30 +105,70 @@ class StreamBatchMaker final : public BatchMaker {
     return options_.collate_fn ? options_.collate_fn(std::move(samples)) : stack_samples(samples);
   }
 
-  std::shared_ptr<StreamReader> reader_;
+  std::shared_ptr<EpochReader> reader_;
   StreamLayout layout_;
   DataLoaderOptions options_;
   bool gives_batches_;
   std::vector<Batch> samples_;
 };
 
-/// Records which batch the loop has taken.
+/// Takes from the stream what it returns to the loop.
 class StreamIterator final : public BatchIterator {
  public:
-  StreamIterator(std::unique_ptr<BatchIterator> batches, std::shared_ptr<StreamPlaces> places,
-                 int64_t first)
-      : batches_(std::move(batches)), places_(std::move(places)), next_(first) {}
+  /// @param epoch_end  The position at which the epoch of all ranks ends.
+  StreamIterator(std::unique_ptr<BatchIterator> batches, std::shared_ptr<BufferedStream> stream,
+                 std::shared_ptr<StreamReader> reader, const StreamLayout& layout, int64_t first,
+                 int64_t end, int64_t epoch_end)
+      : batches_(std::move(batches)),
+        stream_(std::move(stream)),
+        reader_(std::move(reader)),
+        layout_(layout),
+        next_(first),
+        end_(end),
+        epoch_end_(epoch_end) {
+    if (end_ == 0) take_until(0);
+  }
+  ~StreamIterator() override {
+    batches_.reset();
+    stream_->leave(reader_);
+    stream_->abandon(*reader_);
+  }
 
   std::optional<Batch> next() override {
-    auto batch = batches_->next();
-    if (batch) places_->take(next_++);
+    if (next_ == end_) return std::nullopt;
+    std::optional<Batch> batch;
+    try {
+      batch = batches_->next();
+    } catch (...) {
+      // Otherwise the next reader would get a batch again that cannot be made.
+      const int64_t end_of_batch = layout_.begin_of(next_) + layout_.batch_length;
+      if (stream_->has_read(end_of_batch)) take_until(++next_);
+      throw;
+    }
+    if (batch) {
+      take_until(++next_);
+    } else {
+      stream_->take_end(*reader_);
+      stream_->leave(reader_);
+    }
     return batch;
   }
 
  private:
+  /// @param next  The batch that this rank needs next.
+  void take_until(int64_t next) {
+    stream_->take(*reader_,
+                  next == end_ ? epoch_end_ : layout_.epoch_begin + layout_.length_of(next));
+    if (next == end_) stream_->leave(reader_);
+  }
+
   std::unique_ptr<BatchIterator> batches_;
-  std::shared_ptr<StreamPlaces> places_;
+  std::shared_ptr<BufferedStream> stream_;
+  std::shared_ptr<StreamReader> reader_;
+  StreamLayout layout_;
   int64_t next_;
+  int64_t end_;
+  int64_t epoch_end_;
 };
 
 class InlineMaker {
@@ -210,10 +185,11 @@ class StreamLoader final : public DataLoader {
  public:
   /// @param own  The stream that continues from epoch to epoch; null if `make` makes one for each
   ///        epoch.
-  StreamLoader(MakeStreamFn make, std::shared_ptr<StreamCursor> own,
+  StreamLoader(MakeStreamFn make, std::shared_ptr<BufferedStream> own,
                const StreamOptions& stream_options, const DataLoaderOptions& options)
       : make_(std::move(make)),
         own_(std::move(own)),
+        stream_(own_),
         stream_options_(stream_options),
         given_options_(options),
         options_(options) {
@@ -254,33 +230,17 @@ class StreamLoader final : public DataLoader {
   int64_t batch_size() const override { return *options_.batch_size; }
 
   std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch) override {
-    int64_t end = std::numeric_limits<int64_t>::max();
-    if (stream_options_.batches_per_epoch) end = size();
-    LINKBOY_CHECK(first_batch >= 0 && first_batch <= end, "batch ", first_batch,
-                  " was requested; an epoch has batches 0 to ", end - 1, ".");
-    LINKBOY_CHECK(
-        !own_ || !own_->is_being_read,
-        "a worker thread that exceeded the timeout is still reading the stream, and another "
-        "thread cannot read it at the same time. Pass make_stream_loader a function that "
-        "makes a stream for each epoch, or raise the timeout.");
-    const StreamLayout layout = layout_of(epoch, first_batch);
-    const std::shared_ptr<StreamCursor> cursor = own_ ? own_ : make_cursor(epoch);
-    const StateDict restored = restore(*cursor, layout, layout.begin_of(first_batch));
-    LINKBOY_CHECK(cursor->position <= layout.begin_of(first_batch), "the stream is at ",
-                  cursor->position, ", but batch ", first_batch, " of epoch ", epoch, " begins at ",
-                  layout.begin_of(first_batch),
-                  ", and a single stream object cannot go back. Pass make_stream_loader a function "
-                  "that makes a stream for each epoch.");
-    places_ = std::make_shared<StreamPlaces>(restored);
-    auto reader = std::make_shared<StreamReader>(cursor, places_, layout, *options_.drop_last);
-    return std::make_unique<StreamIterator>(batches_of(reader, layout, first_batch, end), places_,
-                                            first_batch);
+    return read(epoch, first_batch, std::numeric_limits<int64_t>::max(), /*consumes=*/true);
+  }
+
+  std::unique_ptr<BatchIterator> peek(int64_t epoch, int64_t max_batches) override {
+    return read(epoch, 0, max_batches, /*consumes=*/false);
   }
 
   StateDict state_dict() const override {
     StateDict state{{"seed", static_cast<int64_t>(*options_.seed)}};
-    StateDict place = places_ ? places_->current() : StateDict();
-    if (place.empty()) place = restored_;
+    StateDict place = stream_ ? stream_->place(place_scale(), has_common_state()) : StateDict();
+    if (!own_ && !place.contains("stream")) place = restored_;
     if (!place.empty()) state.set("place", place);
     return state;
   }
@@ -288,7 +248,10 @@ class StreamLoader final : public DataLoader {
   void load_state_dict(const StateDict& state) override {
     options_.seed = static_cast<uint64_t>(state.get_int("seed"));
     restored_ = state.contains("place") ? state.get_dict("place") : StateDict();
-    places_.reset();
+    if (!own_) return stream_.reset();
+    if (restored_.empty()) return;
+    if (!has_common_state() && restored_.contains("stream")) restored_.erase("stream");
+    own_->restore(std::exchange(restored_, {}), place_scale());
   }
 
   std::shared_ptr<DataLoader> shared(const DataLoaderOptions& defaults) const override {
@@ -297,61 +260,74 @@ class StreamLoader final : public DataLoader {
                                           defaults.merged_with(given_options_));
   }
 
+  bool returns_own_share() const override { return given_options_.shard.has_value(); }
+
  private:
-  StreamLayout layout_of(int64_t epoch, int64_t first_batch) {
+  std::unique_ptr<BatchIterator> read(int64_t epoch, int64_t first, int64_t max_batches,
+                                      bool consumes) {
+    const auto& total = stream_options_.batches_per_epoch;
+    const int64_t end = total ? size() : std::numeric_limits<int64_t>::max();
+    LINKBOY_CHECK(first >= 0 && first <= end, "batch ", first,
+                  " was requested; an epoch has batches 0 to ", end - 1, ".");
     const auto [rank, num_ranks] = *options_.shard;
     StreamLayout layout{.rank = rank,
                         .num_ranks = num_ranks,
                         .batch_length = stream_options_.gives_batches ? 1 : batch_size(),
                         .epoch = epoch,
                         .splits_itself = stream_options_.splits_itself};
-    if (!own_) return layout;
-    const auto& total = stream_options_.batches_per_epoch;
-    if (total) {
-      const int64_t num_batches = stream_options_.splits_itself ? size() : *total;
-      layout.epoch_begin = (epoch - 1) * num_batches * layout.batch_length;
-    } else if (restored_.empty()) {
-      layout.epoch_begin = own_->position;
-    } else {
-      const bool is_within = first_batch > 0 && restored_.contains("epoch_begin");
-      layout.epoch_begin = restored_.get_int(is_within ? "epoch_begin" : "position");
-    }
-    if (first_batch == 0) continue_from_here(layout);
-    return layout;
+    const bool is_uneven = total && !layout.splits_itself && !*options_.even_batches;
+    const int64_t epoch_length = !total      ? 0
+                                 : is_uneven ? *total * layout.batch_length
+                                             : layout.length_of(end);
+    const std::shared_ptr<BufferedStream> stream =
+        own_ ? own_ : make_stream_of(epoch, layout, first);
+    layout.epoch_begin = stream->begin_of_epoch(epoch, layout.length_of(first),
+                                                own_ ? (epoch - 1) * epoch_length : 0);
+    const bool has_workers = *options_.num_workers > 0;
+    const bool is_changed = options_.transform || options_.collate_fn;
+    const auto reader = std::make_shared<StreamReader>(StreamReader{
+        .consumes = consumes,
+        .copies = !consumes || (has_workers && is_changed),
+        .max_lag = layout.length_of(total.value_or(kMaxLag)),
+        .place = {epoch, layout.epoch_begin, layout.epoch_begin + layout.length_of(first)}});
+    stream->begin(reader, first, layout.begin_of(first));
+    if (consumes) stream_ = stream;
+    const int64_t last = max_batches < end - first ? first + max_batches : end;
+    auto batches =
+        batches_of(std::make_shared<EpochReader>(stream, reader, layout, *options_.drop_last),
+                   layout, first, last);
+    return std::make_unique<StreamIterator>(std::move(batches), stream, reader, layout, first, end,
+                                            layout.epoch_begin + epoch_length);
   }
 
-  /// An epoch that is read again (by a new run, another evaluation or the statistics of batches)
-  /// continues at the current position of the stream, rounded up to the end of a round, where all
-  /// ranks are at the same place.
-  void continue_from_here(const StreamLayout& layout) {
-    const int64_t round = (layout.splits_itself ? 1 : layout.num_ranks) * layout.batch_length;
-    const int64_t num_read = own_->position - layout.epoch_begin;
-    if (num_read > 0) own_->position -= ceil_div(num_read, round) * round;
-  }
-
-  std::shared_ptr<StreamCursor> make_cursor(int64_t epoch) const {
-    auto cursor = std::make_shared<StreamCursor>(make_(epoch, *options_.shard));
-    LINKBOY_CHECK(cursor->stream != nullptr,
-                  "the function that makes a stream returned null for epoch ", epoch,
-                  "; it must return a stream.");
-    return cursor;
-  }
-
-  /// Repositions the stream with a loaded state, if the state belongs to this epoch and is not
-  /// after `begin`. Returns the state if it was used; it is then the newest one. A state that does
-  /// not fit is kept for the epoch that it fits, because another reader may come first.
-  StateDict restore(StreamCursor& cursor, const StreamLayout& layout, int64_t begin) {
-    if (restored_.empty() || (layout.splits_itself && layout.num_ranks > 1)) return {};
+  /// Returns a new stream of the epoch, at the loaded position if this belongs to the epoch and is
+  /// not after the first batch. A position that does not fit is kept for the epoch that it fits,
+  /// because another reader may come first.
+  std::shared_ptr<BufferedStream> make_stream_of(int64_t epoch, const StreamLayout& layout,
+                                                 int64_t first) {
+    auto stream = make_(epoch, *options_.shard);
+    LINKBOY_CHECK(stream != nullptr, "the function that makes a stream returned null for epoch ",
+                  epoch, "; it must return a stream.");
+    auto buffered = std::make_shared<BufferedStream>(std::move(stream));
+    if (!restored_.contains("stream") || !has_common_state()) return buffered;
     const int64_t position = restored_.get_int("position");
-    const bool is_of_stream = own_ != nullptr || restored_.get_int("epoch") == layout.epoch;
-    if (!is_of_stream || position < 0 || position > begin) return {};
-    StateDict restored = std::exchange(restored_, {});
-    cursor.stream->load_state_dict(restored.get_dict("stream"));
-    cursor.position = position;
-    return restored;
+    const bool fits =
+        restored_.get_int("epoch") == epoch && position >= 0 && position <= layout.begin_of(first);
+    if (fits) buffered->restore(std::exchange(restored_, {}), 1);
+    return buffered;
   }
 
-  std::unique_ptr<BatchIterator> batches_of(const std::shared_ptr<StreamReader>& reader,
+  /// Whether the state of one rank's stream is that of all ranks. A training state contains the
+  /// loader state of one rank only.
+  bool has_common_state() const {
+    return !stream_options_.splits_itself || options_.shard->num_ranks == 1;
+  }
+  /// The number of samples of all streams for a sample of this rank's stream.
+  int64_t place_scale() const {
+    return stream_options_.splits_itself ? options_.shard->num_ranks : 1;
+  }
+
+  std::unique_ptr<BatchIterator> batches_of(const std::shared_ptr<EpochReader>& reader,
                                             const StreamLayout& layout, int64_t first,
                                             int64_t end) const {
     const auto make = [&] {
@@ -363,19 +339,22 @@ class StreamLoader final : public DataLoader {
     }
     PrefetchWork work;
     work.reads_in_order = true;
-    work.fills_ring = own_ != nullptr;
     const int64_t num_workers = num_workers_for(options_, end - first);
     for (int64_t i = 0; i < num_workers; ++i) work.makers.push_back(make());
     return prefetch(std::move(work), options_, layout.epoch, first, end);
   }
 
+  /// Number of batches by which a second iterator may be ahead of another one if the length of an
+  /// epoch is unknown.
+  static constexpr int64_t kMaxLag = 1000;
+
   MakeStreamFn make_;
-  std::shared_ptr<StreamCursor> own_;
+  std::shared_ptr<BufferedStream> own_;
+  std::shared_ptr<BufferedStream> stream_;  // that of the newest iterator
   StreamOptions stream_options_;
   DataLoaderOptions given_options_;
   DataLoaderOptions options_;
   StateDict restored_;
-  std::shared_ptr<StreamPlaces> places_;
 };
 
 }  // namespace
@@ -401,8 +380,8 @@ std::shared_ptr<DataLoader> make_stream_loader(std::shared_ptr<DataStream> strea
                                                const StreamOptions& stream_options,
                                                const DataLoaderOptions& options) {
   LINKBOY_CHECK(stream != nullptr, "the stream is null; pass a stream.");
-  return std::make_shared<StreamLoader>(nullptr, std::make_shared<StreamCursor>(std::move(stream)),
-                                        stream_options, options);
+  return std::make_shared<StreamLoader>(
+      nullptr, std::make_shared<BufferedStream>(std::move(stream)), stream_options, options);
 }
 
 std::shared_ptr<DataLoader> make_data_loader(NextFn next, StreamOptions stream_options,

@@ -1,13 +1,16 @@
 #include "distributed/agreement.hpp"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/shared_memory_segment.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/run/run_history.hpp"
 #include "util/error_bytes.hpp"
 
 namespace linkboy {
@@ -63,6 +66,34 @@ void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subje
                b == second.end() ? "nothing" : *b, ", but rank ", group.world_ranks()[0], " has ",
                a == first.end() ? "nothing" : *a,
                ". Use the same settings on all ranks; linkboy divides the data among them."));
+}
+
+void require_same_metric(const ProcessGroup& group, const RunHistory& history,
+                         const std::string& name) {
+  if (group.size() == 1) return;
+  const int64_t num_values = history.num_metric_values(name);
+  std::string mine = name + " has no value";
+  if (num_values > 0) {
+    const double value = history.get_latest_metric(name);
+    // The sign of NaN or 0 does not matter.
+    const std::string text = std::isnan(value) ? "nan" : fmt::format("{}", value + 0.0);
+    mine = fmt::format("{} is {} (value {})", name, text, num_values);
+  }
+  const auto all = group.all_gather_bytes(mine);
+  if (std::all_of(all.begin(), all.end(), [&](const auto& other) { return other == all[0]; })) {
+    return;
+  }
+  std::string list;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    list += c10::str(r == 0 ? "" : "; ", "on rank ", group.world_ranks()[r], ", ", all[r]);
+  }
+  throw DistributedError(c10::str(
+      "the monitored metric ", name,
+      " differs between the ranks, which would then train "
+      "differently: ",
+      list,
+      ". It must be the same on all ranks: average it with Accelerator::reduce or compute it from "
+      "the rows of gather_for_metrics, or let the main process decide and broadcast its value."));
 }
 
 void require_device_of_its_own(const ProcessGroup& group, const std::string& device) {

@@ -12,6 +12,7 @@
 
 namespace linkboy {
 
+class RunHistory;
 class SharedMemorySegment;
 
 /// Checks that all ranks have the same lines; their number must be the same on all ranks.
@@ -19,6 +20,14 @@ class SharedMemorySegment;
 ///         rank, its line and the line of rank 0.
 void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subject,
                                const std::vector<std::string>& lines);
+
+/// Checks that a metric that changes the run has the same newest value and the same number of
+/// values on all ranks. NaN equals NaN.
+/// @throws DistributedError on all ranks if it does not. The message contains the value of each
+///         rank.
+/// @note Collective.
+void require_same_metric(const ProcessGroup& group, const RunHistory& history,
+                         const std::string& name);
 
 /// Checks that no two ranks use the same device.
 /// @param device  Identifies this rank's device among all devices on all hosts; empty if unknown.
@@ -34,9 +43,10 @@ void succeed_on_all_ranks(const ProcessGroup& group, const std::function<void()>
 
 /// When a rank wants to leave the run. All ranks follow the most urgent request.
 enum class StopUrgency {
-  request,       // after the update in progress
-  thrown,        // where no update is in progress
-  drops_update,  // without completing the update in progress
+  ends_training,  // after the update in progress; an evaluation in progress is completed
+  request,        // after the update or the batch of an evaluation in progress
+  thrown,         // where no update is in progress
+  drops_update,   // without completing the update in progress
 };
 
 /// The stop request of a rank; empty if it does not have one.

@@ -3,7 +3,9 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/default_comm_hooks.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
@@ -50,6 +52,17 @@ class CompressingHook final
   at::ScalarType dtype_;
 };
 
+class MakeDense final : public torch::autograd::FunctionPreHook {
+ public:
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& grads) override {
+    torch::autograd::variable_list dense = grads;
+    for (at::Tensor& gradient : dense) {
+      if (gradient.defined() && gradient.is_sparse()) gradient = gradient.to_dense();
+    }
+    return dense;
+  }
+};
+
 std::string description(const std::pair<std::string, at::Tensor>& named) {
   const auto& [name, tensor] = named;
   return c10::str(name, ": ", tensor.scalar_type(), tensor.sizes(),
@@ -87,13 +100,33 @@ bool GradientReducer::overlaps(const std::vector<at::Tensor>& parameters) const 
   });
 }
 
-GradientReducer::~GradientReducer() {
-  // The autograd hooks would call the destroyed reducer.
+GradientReducer::~GradientReducer() { remove_hooks(); }
+
+/// The autograd hooks would call a destroyed reducer.
+void GradientReducer::remove_hooks() {
   if (reducer_) reducer_->remove_autograd_hooks();
+  for (const auto& [parameter, hook] : densified_) {
+    std::erase_if(torch::autograd::impl::hooks(parameter),
+                  [mine = hook](const auto& other) { return other.get() == mine; });
+  }
+  densified_.clear();
+}
+
+/// Messages are dense. Makes sparse gradients, which only embedding matrices have, dense before
+/// they are accumulated and sent. An update with a mean of sparse gradients has the same result.
+void GradientReducer::densify_gradients() {
+  for (const auto& parameter : trained_) {
+    if (parameter.dim() != 2) continue;
+    // Unlike Tensor::register_hook, this accepts a function that changes the layout.
+    auto hook = std::make_unique<MakeDense>();
+    densified_.emplace_back(parameter, hook.get());
+    torch::autograd::impl::add_hook(parameter, std::move(hook));
+  }
 }
 
 void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
-  if (reducer_) reducer_->remove_autograd_hooks();
+  remove_hooks();
+  order_ = order;
   is_abandoned_ = false;
   logger_.reset();
   reducer_.reset();
@@ -105,6 +138,7 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   std::vector<at::Tensor> ordered = order.empty() ? trained_ : std::vector<at::Tensor>();
   for (const int64_t i : order) ordered.push_back(trained_[i]);
   if (trained_.empty() || options_.local_sgd_interval > 0 || options_.gradient_comm_hook) return;
+  densify_gradients();
   if (options_.zero_stage == 2) {
     const auto bytes = static_cast<int64_t>(options_.bucket_cap_mb * (1 << 20));
     if (owner_of_) {
@@ -157,6 +191,7 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
 }
 
 std::vector<int64_t> GradientReducer::sending_order() {
+  if (!loaded_order_.empty()) return loaded_order_;
   rebuild_buckets();  // as the next update would do
   if (!reducer_ || reducer_->should_rebuild_buckets() || options_.find_unused_parameters) return {};
   std::vector<int64_t> order;
@@ -173,11 +208,17 @@ std::vector<int64_t> GradientReducer::sending_order() {
 }
 
 void GradientReducer::set_sending_order(const std::vector<int64_t>& order) {
+  loaded_order_.clear();
+  if (!reducer_ || options_.find_unused_parameters) return;
+  if (order.empty()) return make_reducer();  // no update has determined the order yet
   std::vector<int64_t> sorted = order;
   std::sort(sorted.begin(), sorted.end());
   std::vector<int64_t> expected(trained_.size());
   std::iota(expected.begin(), expected.end(), int64_t{0});
-  if (!reducer_ || sorted != expected || options_.find_unused_parameters) return;
+  if (sorted != expected) {
+    loaded_order_ = order;  // layers may be unfrozen before the first update
+    return;
+  }
   make_reducer(order);
   run_collective(*group_, "preparing the model", [&] {
     reducer_->push_rebuilt_params_for_all_indices();  // as if gradients had arrived in this order
@@ -221,6 +262,8 @@ void GradientReducer::begin_update() {
     ++num_trained;
   }
   if (is_abandoned_ || !is_same || num_trained != trained_.size()) make_reducer();
+  if (!loaded_order_.empty()) set_sending_order(std::exchange(loaded_order_, {}));
+  loaded_order_.clear();
   // Rebuild here, and not only before the backward pass, because this window does not have
   // gradients yet.
   rebuild_buckets();
@@ -243,6 +286,12 @@ void GradientReducer::after_backward() {
   // then the weights would already differ between the ranks.
   if (reducer_) reducer_->check_finalized();
   if (owner_reducer_) owner_reducer_->end(options_.find_unused_parameters);
+  // LibTorch's Optimizer::zero_grad rejects views. The same memory without their metadata remains a
+  // gradient in its bucket.
+  for (const at::Tensor& parameter : trained_) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (gradient.defined() && gradient.is_view()) gradient = gradient.variable_data();
+  }
   if (options_.gradient_comm_hook) options_.gradient_comm_hook->handle_gradients(trained_, *group_);
 }
 
@@ -253,6 +302,10 @@ void GradientReducer::abandon() {
 
 void GradientReducer::before_backward(const at::Tensor& loss) {
   if (is_abandoned_) make_reducer();  // for loops that do not call begin_update
+  // If the graph is static, c10d counts the gradients of all passes until the first reduced one,
+  // and then expects as many in each reduced pass. It must not see the earlier passes of the
+  // accumulation window.
+  if (options_.static_graph && !has_seen_graph_) set_sending_order(std::vector(order_));
   if (owner_reducer_) owner_reducer_->begin();
   if (!reducer_) return;
   rebuild_buckets();

@@ -16,6 +16,10 @@ class Logger;
 class Reducer;
 }  // namespace c10d
 
+namespace torch::autograd {
+struct FunctionPreHook;
+}
+
 namespace linkboy {
 
 class OwnerReducer;
@@ -80,26 +84,33 @@ class GradientReducer {
   /// empty before the first update has determined the order. With more than two ranks, the last
   /// bits of the sums depend on it, so a resumed run must restore it.
   std::vector<int64_t> sending_order();
-  /// Sets the order; does nothing if `order` is not a permutation of the trained parameters.
+  /// Sets the order; an empty one is that before the first update. If `order` is not a permutation
+  /// of the trained parameters, it is set at the next update, or ignored if it still is not one.
   /// @note Collective.
   void set_sending_order(const std::vector<int64_t>& order);
 
  private:
   void rebuild_buckets();
   void make_reducer(const std::vector<int64_t>& order = {});
+  void densify_gradients();
+  void remove_hooks();
 
   std::shared_ptr<const ProcessGroup> group_;
   DistributedOptions options_;
   std::vector<std::pair<std::string, at::Tensor>> named_tensors_;
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> buffers_;
-  std::vector<at::Tensor> trained_;  // the parameters for which the reducer was made
+  std::vector<int64_t> order_;         // the sending order with which the reducer was made
+  std::vector<int64_t> loaded_order_;  // a sending order for parameters that are not trained yet
+  std::vector<at::Tensor> trained_;    // the parameters for which the reducer was made
   /// Null if no parameter is trained or gradients are not averaged.
   std::shared_ptr<c10d::Reducer> reducer_;
   std::shared_ptr<c10d::Logger> logger_;  // the reducer does not check it for null
   OwnerOf owner_of_;
   std::unique_ptr<OwnerReducer> owner_reducer_;  // replaces `reducer_` if there are owners
-  bool has_seen_graph_ = false;                  // with a static graph
+  /// Parameters and their hooks.
+  std::vector<std::pair<at::Tensor, const torch::autograd::FunctionPreHook*>> densified_;
+  bool has_seen_graph_ = false;  // with a static graph
   bool is_abandoned_ = false;
 };
 

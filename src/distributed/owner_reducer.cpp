@@ -82,6 +82,7 @@ OwnerReducer::~OwnerReducer() {
 void OwnerReducer::begin() {
   for (Bucket& bucket : buckets_) {
     bucket.num_ready = 0;
+    bucket.are_used.clear();
     bucket.pending.reset();
     bucket.flat.reset();
   }
@@ -103,6 +104,7 @@ void OwnerReducer::send(Bucket& bucket) {
   std::vector<at::Tensor> pieces;
   for (auto& parameter : bucket.parameters) {
     at::Tensor& gradient = parameter.mutable_grad();
+    bucket.are_used.push_back(gradient.defined() ? 1 : 0);
     pieces.push_back(gradient.defined() ? flattened(gradient, parameter)
                                         : at::zeros({parameter.numel()}, parameter.options()));
     // Gradients that other ranks own are released as soon as they are sent.
@@ -113,21 +115,36 @@ void OwnerReducer::send(Bucket& bucket) {
   bucket.pending = group_->reduce_later(bucket.flat, bucket.owner);
 }
 
+/// Returns whether each parameter has a gradient on any rank, in the order of the buckets.
+std::vector<int64_t> OwnerReducer::used_on_any_rank() const {
+  std::vector<int64_t> all;
+  for (const Bucket& bucket : buckets_) {
+    all.insert(all.end(), bucket.are_used.begin(), bucket.are_used.end());
+  }
+  const at::Tensor used = at::tensor(all, at::kLong);
+  group_->all_reduce(used, ReduceOp::max);
+  return {used.const_data_ptr<int64_t>(), used.const_data_ptr<int64_t>() + used.numel()};
+}
+
 void OwnerReducer::end(bool allows_unused) {
   is_active_ = false;
   LINKBOY_CHECK(allows_unused || next_to_send_ == buckets_.size(),
                 "a step did not use all parameters, but zero_stage 2 waits for all of them. Set "
                 "find_unused_parameters, or freeze the unused ones.");
   while (next_to_send_ < buckets_.size()) send(buckets_[next_to_send_++]);
+  std::vector<int64_t> used;
+  if (allows_unused) used = used_on_any_rank();
   const at::NoGradGuard no_grad;
+  std::size_t index = 0;  // of a parameter
   for (Bucket& bucket : buckets_) {
     bucket.pending->wait();
-    if (bucket.owner == group_->rank()) {
-      int64_t offset = 0;
-      for (auto& parameter : bucket.parameters) {
+    int64_t offset = 0;
+    for (auto& parameter : bucket.parameters) {
+      const bool is_used = !allows_unused || used[index++] != 0;
+      if (bucket.owner == group_->rank() && is_used) {
         parameter.mutable_grad() = gradient_in(bucket.flat, offset, parameter);
-        offset += parameter.numel();
       }
+      offset += parameter.numel();
     }
     bucket.flat.reset();
     bucket.pending.reset();

@@ -22,8 +22,8 @@ class OwnerReducer {
   OwnerReducer& operator=(const OwnerReducer&) = delete;
 
   /// Call `begin` before and `end` after the last backward pass of an update.
-  /// @throws Error in `end` if a parameter did not get a gradient, unless `allows_unused` is true;
-  ///         its gradient is then zero.
+  /// A parameter without a gradient on all ranks keeps none, so that no optimizer changes it.
+  /// @throws Error in `end` if a parameter did not get a gradient, unless `allows_unused` is true.
   /// @note Collective.
   void begin();
   void end(bool allows_unused);
@@ -33,6 +33,7 @@ class OwnerReducer {
   struct Bucket {
     int64_t owner = 0;
     std::vector<at::Tensor> parameters{};
+    std::vector<int64_t> are_used{};  // 1 for each parameter that has a gradient on this rank
     std::size_t num_ready = 0;
     at::Tensor flat{};
     std::unique_ptr<PendingCollective> pending{};
@@ -40,6 +41,7 @@ class OwnerReducer {
 
   void mark_ready(std::size_t bucket);
   void send(Bucket& bucket);
+  std::vector<int64_t> used_on_any_rank() const;
 
   std::shared_ptr<const ProcessGroup> group_;
   std::vector<Bucket> buckets_;   // in the expected order of gradients

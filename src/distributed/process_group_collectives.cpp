@@ -29,6 +29,14 @@ const char* name_of(ReduceOp op) {
   return kNames[static_cast<int>(op)];
 }
 
+void check_has_mean(const at::Tensor& tensor, ReduceOp op) {
+  LINKBOY_CHECK_OPTION(
+      op != ReduceOp::mean || !at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true),
+      "the mean of a ", tensor.scalar_type(),
+      " tensor was requested, but its dtype cannot hold a mean; the dtype must be floating-point "
+      "or complex. Convert the tensor with to(at::kDouble), or use ReduceOp::sum.");
+}
+
 std::string description(const at::Tensor& tensor) {
   return c10::str(tensor.scalar_type(), tensor.sizes(), " on ", tensor.device().type());
 }
@@ -165,6 +173,7 @@ void ProcessGroup::all_reduce(const std::vector<at::Tensor>& tensors, ReduceOp o
 
 std::unique_ptr<PendingCollective> ProcessGroup::all_reduce_async(at::Tensor tensor,
                                                                   ReduceOp op) const {
+  check_has_mean(tensor, op);
   if (!impl_) return std::make_unique<NothingPending>();
   check_call(*this,
              [&] { return c10::str("all_reduce(", name_of(op), ", ", description(tensor), ")"); });
@@ -178,6 +187,7 @@ std::unique_ptr<PendingCollective> ProcessGroup::all_reduce_async(at::Tensor ten
 
 std::unique_ptr<PendingCollective> ProcessGroup::reduce_later(at::Tensor tensor, int64_t root,
                                                               ReduceOp op) const {
+  check_has_mean(tensor, op);
   if (!impl_) return std::make_unique<NothingPending>();
   check_call(*this, [&] {
     return c10::str("reduce(to ", root, ", ", name_of(op), ", ", description(tensor), ")");

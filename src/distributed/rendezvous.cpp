@@ -11,6 +11,7 @@
 
 #include <future>
 #include <memory>
+#include <random>
 #include <thread>
 
 #include "linkboy/error.hpp"
@@ -48,6 +49,26 @@ std::string get_text(c10d::Store& store, const char* key) {
 constexpr const char* kContradiction = "contradiction";
 
 std::string key_of_arrival(int64_t rank) { return "arrived/" + std::to_string(rank); }
+
+/// Identifies this process among all processes that can reach the store.
+std::string own_name() {
+  static const std::string name = [] {
+    char host[256] = "";
+    ::gethostname(host, sizeof(host) - 1);
+    return c10::str("process ", ::getpid(), " on ", host, ", ", std::random_device()());
+  }();
+  return name;
+}
+
+/// A process of another launch would also publish signs of life as this rank, so that the others
+/// could not notice the loss of the real one.
+void claim_rank(c10d::Store& store, int64_t rank) {
+  const std::string first = store.compareSet(c10::str("claimed/", rank), std::string(), own_name());
+  LINKBOY_CHECK_AS(DistributedError, first == own_name(), "another process is already rank ", rank,
+                   " here (", first.substr(0, first.rfind(',')),
+                   "). Two launches must not use the same MASTER_PORT at the same time, and each "
+                   "process of a launch needs its own RANK.");
+}
 
 /// Compares WORLD_SIZE with that of the rank that arrived first. Returns the error text, which is
 /// also written to the store for the other ranks.
@@ -137,6 +158,7 @@ void wait_for_arrivals(c10d::Store& store, int64_t rank, int64_t size,
     }
     return store.check({kContradiction}) ? get_text(store, kContradiction) : "";
   };
+  claim_rank(store, rank);
   std::string wrong = compare_world_sizes(store, rank, size);
   store.set(keys[rank], "");
   if (rank == 0) {

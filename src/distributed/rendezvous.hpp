@@ -15,8 +15,8 @@ c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& launch,
                                               std::chrono::milliseconds timeout);
 
 /// Waits until all ranks have called it.
-/// @throws DistributedError with the ranks that did not arrive in time, or with two ranks whose
-///         sizes differ.
+/// @throws DistributedError with the ranks that did not arrive in time, with two ranks whose sizes
+///         differ, or if another process has arrived as this rank.
 void wait_for_arrivals(c10d::Store& store, int64_t rank, int64_t size,
                        std::chrono::milliseconds timeout);
 

@@ -21,7 +21,7 @@ struct World {
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<c10d::Store> store_for_signs;  // a separate connection
   std::weak_ptr<ProcessGroup> group;
-  int64_t num_groups = 0;
+  int64_t num_calls = 0;
 };
 
 World& world() {
@@ -49,6 +49,27 @@ bool wants_nccl(const DistributedOptions& options, c10::Device device) {
     return true;
   }
   return options.backend == Backend::automatic && device.is_cuda() && has_nccl();
+}
+
+/// Whether all ranks say yes.
+bool agree_on_all_ranks(c10d::Store& store, const LaunchEnvironment& launch, bool mine,
+                        std::chrono::milliseconds timeout) {
+  const auto key = [](int64_t rank) { return "agrees/" + std::to_string(rank); };
+  try {
+    store.set(key(launch.rank), mine ? "yes" : "no");
+    wait_for_arrivals(store, launch.rank, launch.world_size, timeout);
+    for (int64_t rank = 0; rank < launch.world_size; ++rank) {
+      if (store.get_to_str(key(rank)) != "yes") return false;
+    }
+    return true;
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw DistributedError(c10::str(
+        "the ranks cannot meet: rank 0, or the process that hosts the ranks' store, is lost. See "
+        "its output. (",
+        first_line(error.what()), ")"));
+  }
 }
 
 /// Without this check, the ranks would wait for ranks that exist only because of a typo in
@@ -110,16 +131,17 @@ std::shared_ptr<ProcessGroup> init_process_group(const LaunchEnvironment& launch
   if (uses_nccl) choose_nccl_defaults();
   World& shared = world();
   const std::lock_guard lock(shared.mutex);
-  if (auto group = shared.group.lock()) {
-    if (!uses_nccl || group->implementation()->nccl_device == device) return group;
-  }
   if (!shared.store) {
     shared.store = connect_store(launch, options.timeout);
     shared.store_for_signs = shared.store->clone();
   }
-  const std::string prefix = "world/" + std::to_string(shared.num_groups++);
+  const std::string prefix = "world/" + std::to_string(shared.num_calls++);
   const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, shared.store);
-  wait_for_arrivals(*store, launch.rank, launch.world_size, options.timeout);
+  // A rank may still use the present group although others have released it.
+  auto present = shared.group.lock();
+  const bool can_stay = present && present->timeout() == options.timeout &&
+                        (!uses_nccl || present->implementation()->nccl_device == device);
+  if (agree_on_all_ranks(*store, launch, can_stay, options.timeout)) return present;
 
   auto implementation = std::make_shared<ProcessGroup::Implementation>();
   implementation->rank = launch.rank;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "data/checked_iterator.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
@@ -46,8 +47,15 @@ int64_t LimitedLoader::size() const { return std::min(loader_->size(), max_batch
 std::unique_ptr<BatchIterator> LimitedLoader::iterate(int64_t epoch, int64_t first_batch) {
   const int64_t num_left = size() - first_batch;
   if (repeats_first_epoch_) epoch = 1;
-  auto batches = num_left > 0 ? loader_->iterate(epoch, first_batch) : nullptr;
+  auto batches = num_left > 0 ? checked(loader_->iterate(epoch, first_batch)) : nullptr;
   return std::make_unique<LimitedIterator>(std::move(batches), num_left);
+}
+
+std::unique_ptr<BatchIterator> LimitedLoader::peek(int64_t epoch, int64_t max_batches) {
+  const int64_t num_batches = std::min(size(), max_batches);
+  if (repeats_first_epoch_) epoch = 1;
+  auto batches = num_batches > 0 ? checked(loader_->peek(epoch, num_batches)) : nullptr;
+  return std::make_unique<LimitedIterator>(std::move(batches), num_batches);
 }
 
 }  // namespace linkboy

@@ -47,10 +47,11 @@ class Measure final : public Callback {
   }
   void on_train_update_end(Trainer& trainer) override {
     look_at_memory(trainer);
-    if (trainer.num_updates() == 1) start_ = Clock::now();
-  }
-  void on_training_run_end(Trainer& trainer) override {
-    if (trainer.train_loss_average().count() > 0) trainer.train_loss_average().total();  // waits
+    // In fp16, a skipped update does not change the number.
+    if (trainer.num_updates() == 1 && num_samples_ == 0) start_ = Clock::now();
+    if (trainer.num_updates() < finder_.num_updates) return;
+    // The end of the run, which copies the model for a training state, does not count.
+    trainer.train_loss_average().total();  // waits
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     trial_.samples_per_second = static_cast<double>(num_samples_) / std::max(seconds, 1e-9);
   }
@@ -74,17 +75,25 @@ bool says_out_of_memory(const c10::Error& error) {
   return std::string_view(error.what()).find("not enough memory") != std::string_view::npos;
 }
 
+/// BatchNorm cannot compute a variance from one value per channel.
+bool says_too_few_values(const c10::Error& error) {
+  return std::string_view(error.what()).find("Expected more than 1 value per channel") !=
+         std::string_view::npos;
+}
+
 class Finder {
  public:
   Finder(Trainer& trainer, TrainOptions options, const BatchSizeFinderOptions& finder)
       : trainer_(trainer),
         options_(std::move(options)),
+        can_be_larger_(finder.max_batch_size > 1 && options_.train_dataset.size() > 1),
         measure_(std::make_shared<Measure>(finder)),
         snapshot_(trainer, measure_) {}
 
   /// Runs one trial. Restores everything before it returns or throws.
   bool try_size(int64_t batch_size) {
     options_.per_device_batch_size = batch_size;
+    needs_larger_ = false;
     BatchSizeTrial trial;
     try {
       trial.fits = train();
@@ -93,7 +102,7 @@ class Finder {
       throw;
     }
     snapshot_.restore();
-    if (is_stopped_) return false;
+    if (is_stopped_ || needs_larger_) return false;
     trial.batch_size = batch_size;
     trial.memory_mib = measure_->trial().memory_mib;
     if (trial.fits) trial.samples_per_second = measure_->trial().samples_per_second;
@@ -103,6 +112,8 @@ class Finder {
 
   /// Whether a trial was stopped before it was complete.
   bool is_stopped() const { return is_stopped_; }
+  /// Whether the last trial's batches had too few samples for BatchNorm.
+  bool needs_larger() const { return needs_larger_; }
 
   BatchSizeFinderResult result() && { return std::move(result_); }
 
@@ -116,17 +127,21 @@ class Finder {
     } catch (const std::bad_alloc&) {
       return false;
     } catch (const c10::Error& error) {
-      if (!says_out_of_memory(error)) throw;
+      needs_larger_ =
+          options_.per_device_batch_size == 1 && can_be_larger_ && says_too_few_values(error);
+      if (!needs_larger_ && !says_out_of_memory(error)) throw;
       return false;
     }
   }
 
   Trainer& trainer_;
   TrainOptions options_;
+  bool can_be_larger_;
   std::shared_ptr<Measure> measure_;
   RunSnapshot snapshot_;
   BatchSizeFinderResult result_;
   bool is_stopped_ = false;
+  bool needs_larger_ = false;
 };
 
 void check(const BatchSizeFinderOptions& finder, Trainer& trainer) {
@@ -181,11 +196,12 @@ BatchSizeFinderResult find_batch_size(Trainer& trainer, TrainOptions options,
   int64_t fits = 0;
   int64_t too_large = most + 1;
   for (int64_t size = std::min(finder.min_batch_size, most); size < too_large;) {
-    if (!search.try_size(size)) {
+    if (search.try_size(size)) {
+      fits = size;
+    } else if (!search.needs_larger()) {
       too_large = size;
       break;
     }
-    fits = size;
     if (size == most) break;
     size = std::min(2 * size, most);
   }

@@ -8,6 +8,7 @@
 
 #include "fine_tuning/run_snapshot.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/extend/peeking_loader.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {
@@ -57,6 +58,9 @@ class RecordLosses final : public Callback {
   RecordLosses(const LrFinderOptions& finder, LrFinderResult& result)
       : finder_(finder), result_(result) {}
 
+  void on_dataloaders_ready(Trainer& trainer) override {
+    trainer.set_train_dataloader(std::make_shared<PeekingLoader>(trainer.train_dataloader()));
+  }
   void on_train_step_end(Trainer&, const Batch&, const StepOutput& output) override {
     window_.update(output.loss, output.batch_size);
   }

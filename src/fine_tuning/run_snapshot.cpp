@@ -20,8 +20,52 @@ StateDict copy_of(const StateDict& state) {
 
 }  // namespace
 
+/// The Trainer's run before the trials, and the schedules of its registered optimizers.
+struct RunSnapshot::PreviousRun {
+  struct Schedule {
+    std::unique_ptr<Scheduler> scheduler{};
+    BaseValues base_values{};
+  };
+
+  explicit PreviousRun(Trainer::Implementation& trainer)
+      : schedules(trainer.registered_optimizers_.size()) {
+    keep(trainer.run_, *trainer.optimizer_);
+    for (auto& each : trainer.registered_optimizers_) keep(each, *each.optimizer);
+    exchange(trainer);
+    begin_trial(trainer);
+  }
+
+  template <class Scheduled>
+  static void keep(Scheduled& each, const torch::optim::Optimizer& optimizer) {
+    if (each.scheduler) each.base_values.keep(*each.scheduler, optimizer);
+  }
+
+  void exchange(Trainer::Implementation& trainer) {
+    std::swap(run, trainer.run_);
+    for (std::size_t i = 0; i < schedules.size(); ++i) {
+      auto& each = trainer.registered_optimizers_[i];
+      std::swap(schedules[i].scheduler, each.scheduler);
+      std::swap(schedules[i].base_values, each.base_values);
+    }
+  }
+
+  /// A trial starts from the same base values as the next run.
+  void begin_trial(Trainer::Implementation& trainer) const {
+    trainer.run_ = {.base_values = run.base_values};
+    for (std::size_t i = 0; i < schedules.size(); ++i) {
+      trainer.registered_optimizers_[i].scheduler.reset();
+      trainer.registered_optimizers_[i].base_values = schedules[i].base_values;
+    }
+  }
+
+  Trainer::Implementation::Run run{};
+  std::vector<Schedule> schedules;
+};
+
 RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
-    : trainer_(trainer), callbacks_(trainer.callback_handler()) {
+    : trainer_(trainer),
+      restore_modes_(trainer.model(), trainer.registered_modules()),
+      callbacks_(trainer.callback_handler()) {
   LINKBOY_CHECK_OPTION(trainer.optimizer(),
                        "the Trainer has no optimizer; pass one to its constructor to train.");
   Accelerator& accelerator = trainer.accelerator();
@@ -42,6 +86,7 @@ RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
   if (accelerator.grad_scaler() != nullptr) grad_scaler_ = accelerator.grad_scaler()->state_dict();
   rng_ = rng_state(trainer.device());
   history_ = trainer.run_history().state_dict();
+  previous_run_ = std::make_unique<PreviousRun>(*trainer.impl_);
   trainer.callback_handler() = CallbackHandler(low_overhead_callbacks({std::move(callback)}));
   trainer.impl_->stop_.keep_requests(true);
 }
@@ -49,6 +94,7 @@ RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
 RunSnapshot::~RunSnapshot() {
   trainer_.impl_->stop_.keep_requests(false);
   trainer_.callback_handler() = callbacks_;
+  previous_run_->exchange(*trainer_.impl_);
 }
 
 void RunSnapshot::restore() {
@@ -72,6 +118,7 @@ void RunSnapshot::restore() {
     accelerator.grad_scaler()->load_state_dict(grad_scaler_);
   set_rng_state(trainer_.device(), rng_);
   trainer_.run_history().load_state_dict(history_);
+  previous_run_->begin_trial(*trainer_.impl_);
 }
 
 }  // namespace linkboy

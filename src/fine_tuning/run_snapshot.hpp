@@ -2,19 +2,24 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <memory>
+#include <vector>
+
 #include "linkboy/callback.hpp"
 #include "linkboy/checkpoint/state_dict.hpp"
+#include "linkboy/model.hpp"
 
 namespace linkboy {
 
 class Trainer;
 
 /// The state that a trial run changes and that `restore` restores: weights and buffers of the model
-/// and of the registered modules, optimizers, accelerator, random numbers, run history, callbacks
-/// and the members of a subclass. While it exists, the Trainer calls `callback` and the
-/// low_overhead_callbacks instead of its own callbacks. A stop request ends each trial. It also
-/// remains in force for the next run if it was made before the trial or is a
-/// `StopReason::stop_request`.
+/// and of the registered modules, optimizers, accelerator, random numbers, run history and the
+/// members of a subclass. While it exists, the Trainer calls `callback` and the
+/// low_overhead_callbacks instead of its own callbacks, and its run is that of the trial;
+/// afterwards, the previous run, its schedules and the modes of the modules (training or
+/// evaluation) are back. A stop request ends each trial. It also remains in force for the next run
+/// if it was made before the trial or is a `StopReason::stop_request`.
 class RunSnapshot {
  public:
   /// @throws OptionError if the Trainer does not have an optimizer.
@@ -29,8 +34,12 @@ class RunSnapshot {
   void restore();
 
  private:
+  struct PreviousRun;
+
   Trainer& trainer_;
+  ModelModeGuard restore_modes_;
   CallbackHandler callbacks_;
+  std::unique_ptr<PreviousRun> previous_run_;
   StateDict model_;
   std::vector<NamedTensors> modules_;  // copies of the registered modules' tensors
   StateDict optimizer_;

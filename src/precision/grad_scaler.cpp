@@ -214,6 +214,11 @@ void GradScaler::update() {
   optimizers_.clear();
 }
 
+void GradScaler::forget() {
+  optimizers_.clear();
+  collected_.reset();
+}
+
 double GradScaler::get_scale() const {
   return scale_.defined() ? AsyncScalar(scale_).value() : options_.init_scale;
 }
@@ -238,8 +243,7 @@ void GradScaler::load_state_dict(const StateDict& state) {
   LINKBOY_CHECK(growth >= 0, "_growth_tracker is ", growth, "; it must not be negative.");
   options_ = options;
   first_growth_ = growth;
-  optimizers_.clear();
-  collected_.reset();
+  forget();
   if (!scale_.defined()) return;
   // Filled in place, because a recorded CUDA graph reads these tensors. Uses variable_data to hide
   // the change from autograd, because a loss that is already scaled may still need its backward

@@ -7,18 +7,9 @@
 #include <utility>
 
 #include "linkboy/error.hpp"
+#include "linkboy/run/stop_training.hpp"
 
 namespace linkboy {
-/// Returns the name under which `states` contains the callback's state: its own name, or a former
-/// one of its class.
-std::string Callback::saved_name(const StateDict& states) const {
-  if (!name_ && !states.contains(name())) {
-    for (std::string& former : former_names()) {
-      if (states.contains(former)) return std::move(former);
-    }
-  }
-  return name();
-}
 
 std::string Callback::default_name() const {
   return std::string(c10::demangle(typeid(*this).name()));
@@ -88,6 +79,13 @@ std::size_t CallbackHandler::index_behind(c10::ArrayRef<const Callback*> called,
   return index;
 }
 
+bool CallbackHandler::take_init_end(const Callback& callback) {
+  std::erase_if(initialized_, [](const auto& each) { return each.expired(); });
+  const auto own = std::find_if(callbacks_.begin(), callbacks_.end(),
+                                [&](const auto& present) { return present.get() == &callback; });
+  return own != callbacks_.end() && initialized_.insert(*own).second;
+}
+
 void CallbackHandler::begin_run() {
   for (const auto& callback : callbacks_) callback->is_resumed_ = false;
 }
@@ -95,7 +93,7 @@ void CallbackHandler::begin_run() {
 std::vector<std::string> CallbackHandler::load_state_dicts(const StateDict& states) {
   std::vector<std::string> present;
   for (const auto& callback : callbacks_) {
-    const std::string name = callback->saved_name(states);
+    const std::string name = callback->name();
     present.push_back(name);
     if (!states.contains(name)) continue;
     callback->load_state_dict(states.get_dict(name));
@@ -111,7 +109,7 @@ std::vector<std::string> CallbackHandler::load_state_dicts(const StateDict& stat
 
 void CallbackHandler::load_rank_state_dicts(const StateDict& states) {
   for (const auto& callback : callbacks_) {
-    const std::string name = callback->saved_name(states);
+    const std::string name = callback->name();
     if (states.contains(name)) callback->load_rank_state_dict(states.get_dict(name));
   }
 }
@@ -136,6 +134,7 @@ std::exception_ptr CallbackHandler::call_run_exit(Trainer& trainer) const noexce
   for_each([&](Callback& callback) {
     try {
       callback.on_run_exit(trainer);
+    } catch (const StopTraining&) {  // NOLINT(bugprone-empty-catch): the run has ended already
     } catch (...) {
       if (!first) first = std::current_exception();
     }

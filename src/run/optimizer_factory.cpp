@@ -6,10 +6,17 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <cmath>
 #include <utility>
 
 namespace linkboy {
 namespace {
+
+double not_negative(const char* name, double value) {
+  LINKBOY_CHECK_OPTION(value >= 0.0 && std::isfinite(value), "the optimizer's ", name, " is ",
+                       value, "; it must be a finite number of at least 0.");
+  return value;
+}
 
 struct Sgd {
   double lr = 1e-3;
@@ -20,10 +27,10 @@ struct Sgd {
   LINKBOY_FIELDS(lr, momentum, dampening, weight_decay, nesterov);
 
   torch::optim::SGDOptions get() const {
-    return torch::optim::SGDOptions(lr)
-        .momentum(momentum)
+    return torch::optim::SGDOptions(not_negative("lr", lr))
+        .momentum(not_negative("momentum", momentum))
         .dampening(dampening)
-        .weight_decay(weight_decay)
+        .weight_decay(not_negative("weight_decay", weight_decay))
         .nesterov(nesterov);
   }
 };
@@ -41,10 +48,14 @@ struct Adam {
   Options get() const {
     LINKBOY_CHECK_OPTION(betas.size() == 2, "the optimizer's betas are ", betas.size(),
                          " numbers; there must be two, as in betas=0.9,0.999.");
-    return Options(lr)
+    for (const double beta : betas) {
+      LINKBOY_CHECK_OPTION(beta >= 0.0 && beta < 1.0, "one of the optimizer's betas is ", beta,
+                           "; each must be in [0, 1).");
+    }
+    return Options(not_negative("lr", lr))
         .betas({betas[0], betas[1]})
-        .eps(eps)
-        .weight_decay(weight_decay)
+        .eps(not_negative("eps", eps))
+        .weight_decay(not_negative("weight_decay", weight_decay))
         .amsgrad(amsgrad);
   }
 };
@@ -58,11 +69,12 @@ struct Adagrad {
   LINKBOY_FIELDS(lr, lr_decay, weight_decay, initial_accumulator_value, eps);
 
   torch::optim::AdagradOptions get() const {
-    return torch::optim::AdagradOptions(lr)
-        .lr_decay(lr_decay)
-        .weight_decay(weight_decay)
-        .initial_accumulator_value(initial_accumulator_value)
-        .eps(eps);
+    return torch::optim::AdagradOptions(not_negative("lr", lr))
+        .lr_decay(not_negative("lr_decay", lr_decay))
+        .weight_decay(not_negative("weight_decay", weight_decay))
+        .initial_accumulator_value(
+            not_negative("initial_accumulator_value", initial_accumulator_value))
+        .eps(not_negative("eps", eps));
   }
 };
 
@@ -76,11 +88,11 @@ struct RmsProp {
   LINKBOY_FIELDS(lr, alpha, eps, weight_decay, momentum, centered);
 
   torch::optim::RMSpropOptions get() const {
-    return torch::optim::RMSpropOptions(lr)
-        .alpha(alpha)
-        .eps(eps)
-        .weight_decay(weight_decay)
-        .momentum(momentum)
+    return torch::optim::RMSpropOptions(not_negative("lr", lr))
+        .alpha(not_negative("alpha", alpha))
+        .eps(not_negative("eps", eps))
+        .weight_decay(not_negative("weight_decay", weight_decay))
+        .momentum(not_negative("momentum", momentum))
         .centered(centered);
   }
 };

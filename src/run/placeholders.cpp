@@ -34,19 +34,7 @@ constexpr std::array kPlaceholders{
     Placeholder{"num_train_batches_per_epoch", &RunConfig::num_train_batches_per_epoch},
     Placeholder{"num_eval_batches_per_epoch", &RunConfig::num_eval_batches_per_epoch}};
 
-/// Names from earlier builds of 0.1, which texts may still use.
-constexpr FormerKey kFormerNames[] = {
-    {"NUM_EPOCHS", "num_epochs"},
-    {"NUM_UPDATE_STEPS", "num_updates"},
-    {"NUM_UPDATE_STEPS_PER_EPOCH", "num_updates_per_epoch"},
-    {"PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH", "num_updates_per_epoch"},
-    {"TRAIN_DATALOADER_LEN", "num_train_batches_per_epoch"},
-    {"EVAL_DATALOADER_LEN", "num_eval_batches_per_epoch"}};
-
 const Placeholder& find_placeholder(std::string_view name) {
-  for (const FormerKey& former : kFormerNames) {
-    if (former.name == name) name = former.now;
-  }
   std::string all;
   for (const Placeholder& known : kPlaceholders) {
     if (known.name == name) return known;
@@ -123,7 +111,9 @@ LINKBOY_API RunExpression operator*(const RunExpression& left, const RunExpressi
 
 LINKBOY_API RunExpression operator/(const RunExpression& left, const RunExpression& right) {
   return combine(left, "/", right, [text = right.to_string()](double dividend, double divisor) {
-    LINKBOY_CHECK(divisor != 0.0, "a schedule divides by ", text, ", which is 0 in this run.");
+    LINKBOY_CHECK(divisor != 0.0, "a schedule divides by ", text,
+                  text == "0" ? "" : ", which is 0 in this run",
+                  "; the divisor must not be 0. Correct it, or use max(..., 1).");
     return dividend / divisor;
   });
 }

@@ -70,6 +70,12 @@ void InMemoryRunHistory::delete_metric(std::string_view name) {
   index();
 }
 
+void InMemoryRunHistory::shorten_metric(std::string_view name, int64_t num_values) {
+  if (num_metric_values(name) <= num_values) return;
+  if (num_values == 0) return delete_metric(name);
+  metrics_[places_.find(name)->second].values.resize(static_cast<std::size_t>(num_values));
+}
+
 void InMemoryRunHistory::reset() {
   metrics_.clear();
   places_.clear();

@@ -8,9 +8,14 @@
 
 #include "linkboy/error.hpp"
 #include "linkboy/util/text_options.hpp"
+#include "run/base_values.hpp"
 
 namespace linkboy {
 namespace {
+
+constexpr const char* kHowToAllow =
+    " with TrainOptions::allow_changed_schedule_length or, in an Engine, with "
+    "Scheduler::allow_changed_lengths.";
 
 /// At 1 or above, a moving average forgets nothing, and Adam divides by 1 - beta.
 bool is_below_one(ParamGroupField field) {
@@ -41,25 +46,6 @@ void check(const std::vector<FieldValues>& all, int64_t update) {
 }
 
 std::string class_of(const Scheduler& scheduler) { return c10::demangle(typeid(scheduler).name()); }
-
-/// The names of lengths in states of earlier builds of 0.1. Parts of a schedule put their number
-/// before the name.
-constexpr FormerKey kFormerLengths[] = {
-    {"total_iters", "num_updates"},   {"total_steps", "num_updates"},
-    {"t_initial", "num_updates"},     {"T_0", "first_cycle_updates"},
-    {"warmup_t", "warmup_updates"},   {"num_warmup_steps", "warmup_updates"},
-    {"total", "num_updates"},         {"warm-up", "warmup_updates"},
-    {"cool-down", "cooldown_updates"}};
-
-/// Returns the name under which `saved` contains a length: the current name, or a former one.
-std::string saved_name(const StateDict& saved, const std::string& name) {
-  for (const FormerKey& former : kFormerLengths) {
-    if (!name.ends_with(former.now)) continue;
-    auto candidate = name.substr(0, name.size() - former.now.size()).append(former.name);
-    if (saved.contains(candidate)) return candidate;
-  }
-  return name;
-}
 
 }  // namespace
 
@@ -112,18 +98,11 @@ bool Scheduler::include_new_groups() {
   return true;
 }
 
-void Scheduler::restore_base_values() {
+std::vector<FieldValues> Scheduler::last_values() const {
   check_groups();
   std::vector<FieldValues> set = all_values_at(now());
   if (!are_valid(set) && now() > 0) set = all_values_at(now() - 1);  // see `start`
-  for (const FieldValues& last : set) {
-    std::vector<double> values = get_param_group_field(*optimizer_, last.field);
-    const std::vector<double>& base = base_values(last.field);
-    for (std::size_t group = 0; group < base.size(); ++group) {
-      if (values[group] == last.values[group]) values[group] = base[group];
-    }
-    set_param_group_field(*optimizer_, last.field, values);
-  }
+  return set;
 }
 
 const std::vector<double>& Scheduler::base_values(ParamGroupField field) const {
@@ -155,33 +134,32 @@ void Scheduler::check_state_dict(const StateDict& state) const {
     const std::size_t num_saved = base_values.get_doubles(to_string(base.field)).size();
     const std::size_t num_groups = optimizer_->param_groups().size();
     LINKBOY_CHECK(num_saved == num_groups, "the scheduler's state has ", num_saved,
-                  " param groups, but the optimizer has ", num_groups, ".");
+                  " param groups, but the optimizer has ", num_groups,
+                  ". Build the optimizer with the groups that it was saved with.");
   }
   const StateDict saved = state.get_dict("lengths");
   if (allows_changed_lengths_) return;
-  // States of earlier builds of 0.1 do not have the class.
-  const std::string saved_class = state.contains("class") ? state.get_string("class") : "";
-  LINKBOY_CHECK(saved_class.empty() || saved_class == class_of(*this),
+  const std::string saved_class = state.get_string("class");
+  LINKBOY_CHECK(saved_class == class_of(*this),
                 "the scheduler's state was saved by another schedule (", saved_class,
                 "), but this run has ", class_of(*this),
-                ". Use the same schedule, or allow the change with "
-                "TrainOptions::allow_changed_schedule_length.");
+                ". Use the same schedule, or allow the change", kHowToAllow);
   std::size_t num_known = 0;
   for (const auto& [name, length] : lengths()) {
-    const std::string found = saved_name(saved, name);
-    LINKBOY_CHECK(saved.contains(found), "the scheduler's state has no length \"", name,
+    LINKBOY_CHECK(saved.contains(name), "the scheduler's state has no length \"", name,
                   "\"; it was saved by another schedule. Use the same one.");
     LINKBOY_CHECK(
-        saved.get_double(found) == length, "the scheduler's state was saved with ", name, " = ",
-        saved.get_double(found), " updates, but it is ", length,
+        saved.get_double(name) == length, "the scheduler's state was saved with ", name, " = ",
+        saved.get_double(name), " updates, but it is ", length,
         " in this run, which changes the curve. Use the same schedule options, epochs, batch "
-        "size and data, or allow the change with TrainOptions::allow_changed_schedule_length.");
+        "size and data, or allow the change",
+        kHowToAllow);
     ++num_known;
   }
   LINKBOY_CHECK(saved.size() == num_known, "the scheduler's state has ", saved.size(),
                 " lengths, but this schedule has ", num_known,
-                "; it was saved with other options. Use the same ones, or allow the change with "
-                "TrainOptions::allow_changed_schedule_length.");
+                "; it was saved with other options. Use the same ones, or allow the change",
+                kHowToAllow);
 }
 
 void Scheduler::load_state_dict(const StateDict& state) {

@@ -17,30 +17,57 @@ namespace {
 
 namespace fs = std::filesystem;
 
+struct OldRecords {
+  bool are_readable;
+  std::string text{};  // the header and all complete records
+  std::vector<OldRecord> places{};
+};
+
+/// Reads the records of an earlier run. If another program wrote the file, its header or its first
+/// record differs.
+OldRecords read_records(std::string_view text, const LineFormat& format) {
+  const std::string_view header = format.header;
+  OldRecords old{.are_readable = text.starts_with(header) || header.starts_with(text)};
+  if (!text.starts_with(header) || text.empty()) return old;
+  old.text = header;
+  text.remove_prefix(header.size());
+  for (std::size_t size; (size = format.record_size(text)) != 0; text.remove_prefix(size)) {
+    if (auto record = format.parse(text.substr(0, size))) {
+      record->begin = old.text.size();
+      old.places.push_back(*record);
+      old.text += text.substr(0, size);
+    } else if (old.places.empty()) {
+      old.are_readable = false;
+    }
+  }
+  if (old.text.empty()) old.are_readable = false;  // neither a header nor a record
+  return old;
+}
+
 }  // namespace
 
-std::string read_old_file(const fs::path& path) {
-  std::error_code error;
-  if (!fs::exists(path, error) && !error) return "";
-  // Otherwise, a file would replace a device.
-  LINKBOY_CHECK_AS(FileError, fs::is_regular_file(path, error), "\"", path.string(),
-                   "\" is not a regular file. Choose the path of a new file or of a regular file.");
+OldFile lock_old_file(const fs::path& path) {
+  Descriptor lock = lock_file(path);
   try {
     const auto file = FileBytes::open(path, /*mmap=*/false);
-    return file->text(0, file->size());
+    return {std::move(lock), file->text(0, file->size())};
   } catch (const Error& cause) {
     throw FileError(c10::str("cannot read \"", path.string(), "\": ", cause.what()));
   }
 }
 
-OldFile lock_old_file(const fs::path& path) {
-  Descriptor lock = lock_file(path);
-  return {std::move(lock), read_old_file(path)};
-}
-
-OldFile LineFile::lock_old() {
+void LineFile::start(const TrackedRun& run, bool append, const LineFormat& format,
+                     std::string_view added) {
   close();
-  return lock_old_file(path_);
+  OldFile old = lock_old_file(path_);
+  OldRecords records = read_records(old.bytes, format);
+  LINKBOY_CHECK(records.are_readable, "\"", path_.string(), "\" is not ", format.description,
+                ". Choose another path, or move the file away.");
+  const ResumePoint resume_point(run);
+  std::size_t kept = append ? records.text.size() : 0;
+  if (resume_point.is_resumed()) kept = resume_point.cut(records.places, records.text.size());
+  records.text.resize(kept);
+  open(std::move(old.lock), records.text, c10::str(kept == 0 ? format.header : "", added));
 }
 
 void LineFile::open(Descriptor lock, std::string_view kept, std::string_view added) {
@@ -54,34 +81,24 @@ void LineFile::open(Descriptor lock, std::string_view kept, std::string_view add
     lock = file.commit();
   }
   size_ = static_cast<int64_t>(kept.size() + (is_kept_whole ? 0 : added.size()));
-  if (holds_ == Holds::the_file) {
-    lock_ = std::move(lock);
-    file_ = reopen();
-  }
-  is_open_ = true;
+  lock_ = std::move(lock);
+  file_ = Descriptor(path_, O_WRONLY | O_APPEND);
+  LINKBOY_CHECK_AS(FileError, file_, "cannot open \"", path_.string(), "\" (", system_reason(errno),
+                   "). Choose a folder that this process may write to.");
   if (is_kept_whole) append(added);
 }
 
-Descriptor LineFile::reopen() const {
-  Descriptor file(path_, O_WRONLY | O_APPEND);
-  LINKBOY_CHECK_AS(FileError, file, "cannot open \"", path_.string(), "\" (", system_reason(errno),
-                   "). Choose a folder that this process may write to.");
-  return file;
-}
-
 void LineFile::append(std::string_view records) {
-  LINKBOY_CHECK_AS(FileError, is_open_, "\"", path_.string(),
+  LINKBOY_CHECK_AS(FileError, file_, "\"", path_.string(),
                    "\" is not open. Call the tracker's start first.");
-  const Descriptor reopened = holds_ == Holds::nothing ? reopen() : Descriptor();
-  const int descriptor = reopened ? reopened.get() : file_.get();
   for (std::string_view rest = records; !rest.empty();) {
     const ssize_t written =
-        retry_if_interrupted([&] { return ::write(descriptor, rest.data(), rest.size()); });
+        retry_if_interrupted([&] { return ::write(file_.get(), rest.data(), rest.size()); });
     if (written <= 0) {
       const int error = written < 0 ? errno : ENOSPC;
       // An incomplete record would damage the next one. If truncating fails too, the next write
       // fails as well.
-      [[maybe_unused]] const int truncated = ::ftruncate(descriptor, size_);
+      [[maybe_unused]] const int truncated = ::ftruncate(file_.get(), size_);
       throw FileError(c10::str("cannot write \"", path_.string(), "\" (", system_reason(error),
                                "); earlier records are kept. ", advice_after_write(error)));
     }
@@ -93,7 +110,6 @@ void LineFile::append(std::string_view records) {
 void LineFile::close() {
   file_ = Descriptor();
   lock_ = Descriptor();
-  is_open_ = false;
 }
 
 std::size_t ResumePoint::cut(const std::vector<OldRecord>& records, std::size_t end) const {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,10 +14,6 @@
 
 namespace linkboy {
 
-/// Returns all bytes of the file, or an empty string if the file does not exist.
-/// @throws FileError if `path` is not a regular file or cannot be read.
-std::string read_old_file(const std::filesystem::path& path);
-
 /// The file of an earlier run, if any. It is locked until it is replaced or read.
 struct OldFile {
   Descriptor lock;
@@ -25,48 +22,8 @@ struct OldFile {
 
 /// Locks a tracker's file and then reads it, so that no other run can write in between. Creates the
 /// file if it does not exist.
-/// @throws The errors of `lock_file` and `read_old_file`.
+/// @throws FileError if `path` is not a regular file, cannot be read or is locked.
 OldFile lock_old_file(const std::filesystem::path& path);
-
-/// A text file to which complete records are appended. Not thread-safe.
-class LineFile {
- public:
-  /// Whether the file stays open between two records. If it does, it is also locked against a
-  /// second writer. Use `nothing` for a run that has too many files and locks their folder instead.
-  enum class Holds { the_file, nothing };
-
-  explicit LineFile(std::filesystem::path path, Holds holds = Holds::the_file)
-      : path_(std::move(path)), holds_(holds) {}
-
-  const std::filesystem::path& path() const { return path_; }
-
-  /// Closes the file, then calls the function `lock_old_file`.
-  OldFile lock_old();
-
-  /// Opens the file with the contents `kept`, the first bytes of the old contents, followed by
-  /// `added`. If `kept` is all of the old contents, appends `added`. Otherwise replaces the file
-  /// atomically, which needs disk space for both.
-  /// @param lock  The lock from `lock_old`; empty for a file that no other run uses.
-  /// @throws The errors of AtomicFile and `append`.
-  void open(Descriptor lock, std::string_view kept, std::string_view added);
-
-  /// Appends one or more records with a single write(2).
-  /// @throws FileError; the file then ends before these records.
-  void append(std::string_view records);
-
-  bool is_open() const { return is_open_; }
-  void close();
-
- private:
-  Descriptor reopen() const;
-
-  std::filesystem::path path_;
-  Holds holds_;
-  Descriptor lock_;
-  Descriptor file_;
-  bool is_open_ = false;
-  int64_t size_ = 0;
-};
 
 /// A record from an existing file.
 struct OldRecord {
@@ -80,10 +37,10 @@ struct OldRecord {
 class ResumePoint {
  public:
   explicit ResumePoint(const TrackedRun& run)
-      : update_(run.first_update), epoch_(run.first_epoch) {}
+      : update_(run.first_update), epoch_(run.first_epoch), is_marked_(run.is_resumed) {}
 
-  /// Whether the run resumes from a training state.
-  bool is_resumed() const { return update_ > 0 || epoch_ > 0; }
+  /// Whether the run continues earlier records.
+  bool is_resumed() const { return is_marked_ || update_ > 0 || epoch_ > 0; }
 
   bool keeps(int64_t update, int64_t epoch) const {
     return update <= update_ && epoch <= epoch_ + 1;
@@ -96,6 +53,52 @@ class ResumePoint {
  private:
   int64_t update_;
   int64_t epoch_;
+  bool is_marked_;
+};
+
+/// The format of a file with one record after another.
+struct LineFormat {
+  /// The beginning of each file; may be empty.
+  std::string_view header;
+  /// Returns the size of the first record including its line break, or 0 if it is incomplete.
+  std::size_t (*record_size)(std::string_view text);
+  /// Returns a record without `begin`, or nothing if it is damaged.
+  std::optional<OldRecord> (*parse)(std::string_view record);
+  /// "a table that CsvTracker wrote"
+  const char* description;
+};
+
+/// A text file to which complete records are appended. Not thread-safe.
+class LineFile {
+ public:
+  explicit LineFile(std::filesystem::path path) : path_(std::move(path)) {}
+
+  /// Locks and opens the file of a tracker. A resumed run keeps the records up to its training
+  /// state, a new run those of earlier runs if it appends. Records that were damaged, for example
+  /// by a power failure, are dropped.
+  /// @param added  The first record of the run; may be empty.
+  /// @throws Error if the file cannot be written, if another run is writing it, or if its first
+  ///         record does not have the format. The file is then unchanged.
+  void start(const TrackedRun& run, bool append, const LineFormat& format, std::string_view added);
+
+  /// Opens the file with the contents `kept`, the first bytes of the old contents, followed by
+  /// `added`. If `kept` is all of the old contents, appends `added`. Otherwise replaces the file
+  /// atomically, which needs disk space for both.
+  /// @param lock  The lock from `lock_old_file`; empty for a file that no other run uses.
+  /// @throws The errors of AtomicFile and `append`.
+  void open(Descriptor lock, std::string_view kept, std::string_view added);
+
+  /// Appends one or more records with a single write(2).
+  /// @throws FileError; the file then ends before these records.
+  void append(std::string_view records);
+
+  void close();
+
+ private:
+  std::filesystem::path path_;
+  Descriptor lock_;
+  Descriptor file_;
+  int64_t size_ = 0;
 };
 
 }  // namespace linkboy

@@ -8,10 +8,7 @@
 namespace linkboy {
 
 /// Encodes one Protocol Buffers message, field by field. Supports only the types that event files
-/// need.
-///
-/// A protobuf library cannot be used, because LibTorch contains one and exports its symbols: a
-/// second copy in the same program would conflict with it.
+/// need. This is less code than a build with protoc and its library would add.
 class ProtobufWriter {
  public:
   ProtobufWriter& add_int(int field, int64_t value);

@@ -1,5 +1,6 @@
 #include "linkboy/tracking/tensorboard_tracker.hpp"
 
+#include <c10/util/StringUtil.h>
 #include <fmt/format.h>
 
 #include <cctype>
@@ -13,6 +14,7 @@
 #include "event_file.hpp"
 #include "histogram.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/util/plain_name.hpp"
 #include "util/parse_number.hpp"
 
 namespace linkboy {
@@ -74,8 +76,11 @@ fs::path make_folder(const fs::path& root, const std::string& name) {
 
 /// Whether `place` names a run of TensorBoardTracker in `root`.
 bool is_run_in(const fs::path& root, const std::string& place) {
-  return !place.empty() && place == folder_stem(place) && place.front() != '.' &&
-         has_event_files(root / place);
+  if (place.empty()) return false;
+  require_plain_name(place, "TensorBoardTracker's run");
+  std::error_code ignored;
+  return place == folder_stem(place) && place.front() != '.' &&
+         !fs::is_symlink(root / place, ignored) && has_event_files(root / place);
 }
 
 ProtobufWriter value_of(std::string_view tag) {
@@ -147,13 +152,10 @@ ProtobufWriter session_end(int64_t status, double seconds) {
                          ProtobufWriter().add_message(hparams::kSessionEnd, info));
 }
 
-std::string markdown_cell(const std::string& text) {
-  std::string cell;
-  for (const char letter : text) {
-    if (letter == '|') cell += '\\';
-    cell += letter == '\n' ? ' ' : letter;
-  }
-  return cell;
+std::string markdown_cell(std::string text) {
+  c10::ReplaceAll(text, "|", "\\|");
+  c10::ReplaceAll(text, "\n", " ");
+  return text;
 }
 
 std::string markdown_table(const TrackedRun::Entries& entries) {

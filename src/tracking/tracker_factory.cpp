@@ -5,7 +5,6 @@
 #include "linkboy/tracking/csv_tracker.hpp"
 #include "linkboy/tracking/html_report.hpp"
 #include "linkboy/tracking/json_lines_tracker.hpp"
-#include "linkboy/tracking/mlflow_tracker.hpp"
 #include "linkboy/tracking/tensorboard_tracker.hpp"
 #include "linkboy/util/make.hpp"
 #include "linkboy/util/required.hpp"
@@ -17,7 +16,9 @@ using Trackers = MadeByName<std::shared_ptr<Tracker>>;
 
 template <class Options>
 struct FileOptions {
+  /// The file. In code, the first argument of the constructor.
   Required<std::filesystem::path> path;
+  /// The options of the class.
   Options options{};
   LINKBOY_FIELDS(path, options);
 };
@@ -41,7 +42,6 @@ const Trackers& trackers() {
                                            file_tracker<CsvTracker>("csv"),
                                            file_tracker<HtmlReport>("html-report"),
                                            file_tracker<JsonLinesTracker>("json-lines"),
-                                           folder_tracker<MlflowTracker>("mlflow"),
                                            folder_tracker<TensorBoardTracker>("tensorboard"),
                                        });
   return all;

@@ -61,6 +61,13 @@ void check_names(const std::vector<NamedDataset>& datasets) {
     LINKBOY_CHECK_OPTION(names.insert(name).second,
                          "two entries of more_eval_datasets are named \"", name,
                          "\"; give each a different name.");
+    for (const std::string prefix : {"initial", "intermediate", "ema_model", "swa_model"}) {
+      LINKBOY_CHECK_OPTION(name != prefix && !name.starts_with(prefix + "_"),
+                           "an entry of more_eval_datasets is named \"", name,
+                           "\"; a name must not begin with ", prefix,
+                           ", which precedes the metrics of other evaluations. Choose another "
+                           "name.");
+    }
     LINKBOY_CHECK_OPTION(dataset, "the evaluation data \"", name,
                          "\" is an empty handle; pass a dataset.");
   }
@@ -178,10 +185,9 @@ void check_accelerator_options(const Accelerator& accelerator, const TrainOption
 void Trainer::Implementation::check_run(const TrainOptions& options) const {
   check_train_options(options, optimizer_.get());
   check_trained_parameters();
-  for (const auto& [name, optimizer, create_scheduler_fn, scheduler, open_step] :
-       registered_optimizers_) {
-    check_learning_rates(*optimizer);
-    check_no_parameter_twice(*optimizer);
+  for (const RegisteredOptimizer& each : registered_optimizers_) {
+    check_learning_rates(*each.optimizer);
+    check_no_parameter_twice(*each.optimizer);
   }
   LINKBOY_CHECK_OPTION(
       !options.weight_by_batch_size || registered_optimizers_.empty(),
@@ -226,6 +232,34 @@ void Trainer::Implementation::check_trained_parameters() const {
                 "register_module in the model's constructor.");
 }
 
+void Trainer::Implementation::check_trainable_parameters() const {
+  std::size_t num_parameters = 0;
+  bool trains_any = false;
+  for (const torch::optim::Optimizer* each : optimizers()) {
+    for (const at::Tensor& parameter : parameters_of(*each)) {
+      trains_any = trains_any || parameter.requires_grad();
+      ++num_parameters;
+    }
+  }
+  LINKBOY_CHECK(trains_any, "nothing is trainable: all ", num_parameters,
+                " parameters of the optimizer are frozen. Call requires_grad_(true) on those that "
+                "must be trained, or unfreeze their layers.");
+}
+
+/// An update without gradients would change nothing but the momentum of earlier ones.
+void Trainer::Implementation::check_gradients() const {
+  // Other optimizers may have been stepped; with ZeRO 2, a rank may not have a share.
+  if (!registered_optimizers_.empty() || accelerator_->distributed_options().zero_stage != 0) {
+    return;
+  }
+  const auto parameters = parameters_of(*optimizer_);
+  const auto has_gradient = [](const at::Tensor& each) { return each.grad().defined(); };
+  LINKBOY_CHECK(std::any_of(parameters.begin(), parameters.end(), has_gradient),
+                "the update has no gradients: no parameter of the optimizer got one. An override "
+                "of backward_step must call the one of the base class or loss.backward(), and the "
+                "loss must depend on the parameters.");
+}
+
 void Trainer::Implementation::warn_of_unsaved_parameters() {
   const auto known = identities_of(model_, registered_modules_);
   std::vector<at::Tensor> parameters;
@@ -244,6 +278,25 @@ void Trainer::Implementation::warn_of_unsaved_parameters() {
           " parameters belong neither to the model nor to a registered module; checkpoints do "
           "not contain them. Register their module with Trainer::register_module, or inside the "
           "model with register_module."));
+}
+
+/// The weights of such a run do not change, unless a callback sets the rates.
+void Trainer::Implementation::warn_of_zero_rates() {
+  const auto warn = [this](const torch::optim::Optimizer& optimizer, const Scheduler* scheduler,
+                           const std::string& name) {
+    const auto rates = get_param_group_field(optimizer, ParamGroupField::lr);
+    const auto is_zero = [](double rate) { return rate == 0.0; };
+    if (scheduler != nullptr || !std::all_of(rates.begin(), rates.end(), is_zero)) return;
+    trainer_.log(LogLevel::warning,
+                 c10::str("all learning rates of the ", name,
+                          " are 0, and it has no schedule; its steps do not change the weights. "
+                          "Set its lr, or a create_scheduler_fn."));
+  };
+  warn(*optimizer_, run_.scheduler.get(), "optimizer");
+  for (const auto& registered : registered_optimizers_) {
+    warn(*registered.optimizer, registered.scheduler.get(),
+         c10::str("registered optimizer \"", registered.name, "\""));
+  }
 }
 
 /// If ranks made different numbers of steps or collective calls, they would wait for each other
@@ -291,11 +344,11 @@ void Trainer::Implementation::add_lines_of_trainer(std::vector<std::string>& lin
 /// Compares the loaders that overridden methods and callbacks created from the options.
 void Trainer::Implementation::check_same_loaders_on_all_ranks() {
   if (trainer_.accelerator().num_processes() == 1) return;
-  const int64_t num_batches = train_dataloader_->size();
-  std::vector<std::string> lines{c10::str("batch size = ", train_dataloader_->batch_size()),
+  const int64_t num_batches = run_.train_dataloader->size();
+  std::vector<std::string> lines{c10::str("batch size = ", run_.train_dataloader->batch_size()),
                                  c10::str("batches per epoch = ", num_batches),
-                                 c10::str("evaluation sets = ", evaluation_sets_.size())};
-  const StateDict loader = train_dataloader_->state_dict();
+                                 c10::str("evaluation sets = ", run_.evaluation_sets.size())};
+  const StateDict loader = run_.train_dataloader->state_dict();
   // The position may differ: a loader with its own shard knows only its rank's position.
   if (loader.contains("seed")) {
     lines.push_back(c10::str("the loader's seed = ", loader.at("seed")));

@@ -15,6 +15,7 @@ void RunProgress::resume(int64_t num_epochs, int64_t num_updates, int64_t micro_
   num_updates_ = num_updates;
   micro_step_ = micro_step;
   resumes_in_mid_epoch_ = micro_step > 0;
+  is_resumed_ = num_epochs > 0 || num_updates > 0 || micro_step > 0;
 }
 
 bool RunProgress::has_epochs_after(int64_t num_epochs) const {
@@ -28,6 +29,7 @@ bool RunProgress::has_epochs_left() const {
 
 bool RunProgress::begin_epoch() {
   is_epoch_cut_short_ = has_begun_micro_step_ = has_begun_update_ = false;
+  has_begun_epoch_ = true;
   num_updates_before_epoch_ = num_updates_;
   const bool is_whole = !std::exchange(resumes_in_mid_epoch_, false);
   if (is_whole) micro_step_ = 0;
@@ -50,6 +52,7 @@ bool RunProgress::has_micro_steps_left() const {
 void RunProgress::begin_update() {
   stage_ = Stage::in_update;
   has_begun_update_ = true;
+  num_updates_before_update_ = num_updates_;
 }
 
 void RunProgress::end_training_of_epoch() {

@@ -27,7 +27,8 @@ class RunProgress {
   /// Continues a run from these counts. If it stopped in the middle of an epoch, that epoch is
   /// finished even if `num_updates` has reached its limit.
   void resume(int64_t num_epochs, int64_t num_updates, int64_t micro_step);
-  bool is_resumed() const { return num_updates_ > 0 || num_epochs_ > 0; }
+  /// Whether the run continues one that had begun to train.
+  bool is_resumed() const { return is_resumed_; }
 
   // ---- Counts ----------------------------------------------------------------------------------
 
@@ -38,6 +39,8 @@ class RunProgress {
   /// Number of completed micro-steps in the current epoch.
   int64_t micro_step() const { return micro_step_; }
   int64_t num_micro_steps_of_epoch() const { return num_micro_steps_of_epoch_; }
+  /// Whether the newest update was skipped. Valid once its outcome is known.
+  bool was_update_skipped() const { return num_updates_ == num_updates_before_update_; }
   bool has_updates_in_epoch() const { return num_updates_ > num_updates_before_epoch_; }
   /// Whether this process has run micro-steps in the current epoch but has not begun an update.
   bool has_micro_steps_only() const { return has_begun_micro_step_ && !has_begun_update_; }
@@ -45,6 +48,7 @@ class RunProgress {
   // ---- Steps of a run --------------------------------------------------------------------------
 
   bool has_epochs_left() const;
+  bool has_begun_epoch() const { return has_begun_epoch_; }
   /// Returns whether the epoch starts at its first batch; false if it is resumed in the middle.
   bool begin_epoch();
 
@@ -113,11 +117,14 @@ class RunProgress {
   int64_t num_epochs_ = 0;
   int64_t num_updates_ = 0;
   int64_t num_updates_before_epoch_ = 0;
+  int64_t num_updates_before_update_ = 0;
   int64_t micro_step_ = 0;
   int64_t num_micro_steps_of_epoch_ = 0;
   bool is_micro_step_open_ = false;    // begun but not counted
   bool has_begun_micro_step_ = false;  // in the current epoch
   bool has_begun_update_ = false;
+  bool is_resumed_ = false;
+  bool has_begun_epoch_ = false;
   bool resumes_in_mid_epoch_ = false;
   bool is_last_epoch_ = false;
   bool is_epoch_cut_short_ = false;

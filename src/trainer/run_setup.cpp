@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "accelerator/accelerator_implementation.hpp"
 #include "accelerator/resolve_run_config.hpp"
 #include "accelerator/share_between_ranks.hpp"
 #include "linkboy/error.hpp"
@@ -29,56 +30,63 @@ void Trainer::Implementation::set_up_training(const TrainOptions& options) {
   share_loader_seed();
   // This comes before anything changes, because it throws if data is missing and no override
   // supplies it.
-  train_dataloader_ = trainer_.create_train_dataloader(options);
-  create_evaluation_sets(options);
+  auto train_dataloader = trainer_.create_train_dataloader(options);
+  LINKBOY_CHECK(train_dataloader != nullptr,
+                "create_train_dataloader returned null; it must return a loader.");
+  auto evaluation_sets = create_evaluation_sets(options);
   if (options.reset_run_history) run_history_->reset();
-  result_ = {};
-  progress_ = {};
-  is_cut_short_ = false;
-  after_last_update_.reset();
-  gradient_norm_ = at::Tensor();
-  resumed_from_.clear();
+  run_ = {.train_dataloader = std::move(train_dataloader),
+          .evaluation_sets = std::move(evaluation_sets),
+          .scheduler = std::move(run_.scheduler),
+          .base_values = std::move(run_.base_values),
+          .weights_by_batch_size = options.weight_by_batch_size,
+          .keeps_window = trainer_.needs_closure()};
   callback_handler_.begin_run();
-  weights_by_batch_size_ = options.weight_by_batch_size;
-  weight_unit_ = 0;
-  window_weight_ = 0;
-  keeps_window_ = trainer_.needs_closure();
-  batches_of_window_.clear();
-  executor_.reset();
+  drop_gradients();  // an override of `optimizer_zero_grad` may have kept those of the last update
 
   trainer_.accelerator().set_gradient_accumulation_steps(options.gradient_accumulation_steps);
   prepare_dataloaders();
   check_same_loaders_on_all_ranks();
-  run_config_ = trainer_.create_run_config(options);
-  RunProgress::Limits limits{.num_updates = run_config_.max_num_updates,
+  run_.config = trainer_.create_run_config(options);
+  LINKBOY_CHECK(run_.config.num_epochs >= 1 && run_.config.max_num_updates >= 1,
+                "create_run_config returned ", run_.config.num_epochs, " epochs and ",
+                run_.config.max_num_updates,
+                " updates; both must be at least 1. Change what the method of the base class "
+                "returns.");
+  RunProgress::Limits limits{.num_updates = run_.config.max_num_updates,
                              .evaluate_every_n_epochs = options.evaluate_every_n_epochs};
-  if (!options.max_num_updates) limits.num_epochs = run_config_.num_epochs;
-  progress_.set_limits(limits);
-  executor_ = make_executor(options.execution_mode);
+  if (!options.max_num_updates) limits.num_epochs = run_.config.num_epochs;
+  run_.progress.set_limits(limits);
+  run_.executor = make_executor(options.execution_mode);
   warn_of_unsaved_parameters();
 
   create_schedulers(options);
-  call_in_set_up(&Callback::on_training_run_claim);
+  call_with_loaders(&Callback::on_training_run_claim);
   if (options.resume_from) trainer_.load_training_state(*options.resume_from);
+  warn_of_zero_rates();
 }
 
+/// Replaces the schedules of the previous run. The new ones start from the base values, not from
+/// the last values of the previous ones, which are still in the optimizers.
 void Trainer::Implementation::create_schedulers(const TrainOptions& options) {
-  const auto start = [&](Scheduler* scheduler) {
-    if (scheduler == nullptr) return;
-    scheduler->set_num_updates_of_run(run_config_.max_num_updates);
-    scheduler->allow_changed_lengths(options.allow_changed_schedule_length);
-    scheduler->run_start(*run_history_);
-    scheduler->start();
+  const auto replace = [&](torch::optim::Optimizer& optimizer, auto& place, auto create) {
+    if (place.scheduler) place.base_values.keep(*place.scheduler, optimizer);
+    place.base_values.set_base(optimizer);
+    auto back = c10::make_scope_exit([&] { place.base_values.set_last(optimizer); });
+    place.scheduler = create();
+    if (!place.scheduler) return;
+    back.release();
+    place.base_values = {};  // the schedule has them
+    place.scheduler->set_num_updates_of_run(run_.config.max_num_updates);
+    place.scheduler->allow_changed_lengths(options.allow_changed_schedule_length);
+    place.scheduler->run_start(*run_history_);
+    place.scheduler->start();
   };
-  // The scheduler of the previous run has left its last values in the optimizer.
-  if (scheduler_ && options.create_scheduler_fn) scheduler_->restore_base_values();
-  scheduler_ = trainer_.create_scheduler(options);
-  start(scheduler_.get());
-  for (RegisteredOptimizer& registered : registered_optimizers_) {
-    if (!registered.create_scheduler_fn) continue;
-    if (registered.scheduler) registered.scheduler->restore_base_values();
-    registered.scheduler = registered.create_scheduler_fn(*registered.optimizer, run_config_);
-    start(registered.scheduler.get());
+  replace(*optimizer_, run_, [&] { return trainer_.create_scheduler(options); });
+  for (RegisteredOptimizer& each : registered_optimizers_) {
+    if (!each.create_scheduler_fn) continue;
+    replace(*each.optimizer, each,
+            [&] { return each.create_scheduler_fn(*each.optimizer, run_.config); });
   }
 }
 
@@ -87,7 +95,7 @@ std::unique_ptr<StepExecutor> Trainer::Implementation::make_executor(ExecutionMo
                     .backward = [this](const StepOutput& output) { backward_pass(output); }};
   if (mode == ExecutionMode::eager) return make_eager_step(std::move(passes));
   return make_graphed_step(std::move(passes), trainer_.device(),
-                           run_config_.gradient_accumulation_steps > 1, [this] {
+                           run_.config.gradient_accumulation_steps > 1, [this] {
                              std::vector<at::Tensor> parameters;
                              for (const torch::optim::Optimizer* each : optimizers()) {
                                const auto own = parameters_of(*each);
@@ -100,39 +108,60 @@ std::unique_ptr<StepExecutor> Trainer::Implementation::make_executor(ExecutionMo
 StepOutput Trainer::Implementation::forward_pass(const Batch& batch) {
   const ProfilerRange range("forward");
   const AutocastScope autocast = accelerator_->autocast();
-  return trainer_.calculate_train_batch_loss(batch);
+  if (run_.keeps_window) run_.batch_of_pass = batch;
+  return with_batch_in_errors(batch, [&] { return trainer_.calculate_train_batch_loss(batch); });
 }
 
 void Trainer::Implementation::backward_pass(const StepOutput& output) {
   const ProfilerRange range("backward");
-  if (keeps_window_) {
-    const at::Tensor share = output.loss.detach() / accelerator_->window().length;
-    loss_of_window_ = loss_of_window_.defined() ? loss_of_window_ + share : share;
+  const AccumulationWindow window = accelerator_->window();
+  if (run_.keeps_window) {
+    const at::Tensor share = output.loss.detach() / window.length;
+    run_.loss_of_window = run_.loss_of_window.defined() ? run_.loss_of_window + share : share;
+    if (run_.progress.is_in_window()) keep_pass();
   }
-  if (!weights_by_batch_size_) return trainer_.backward_step(output.loss);
+  if (!run_.weights_by_batch_size) return trainer_.backward_step(output.loss);
   // About the size of a batch, so that fp16 does not overflow. A power of two keeps the division
   // exact.
-  if (weight_unit_ == 0.0) {
-    weight_unit_ = std::exp2(std::ilogb(max_over_ranks(output.batch_size)));
+  if (run_.weight_unit == 0.0) {
+    run_.weight_unit = std::exp2(std::ilogb(max_over_ranks(output.batch_size)));
   }
-  if (accelerator_->window().index == 0) window_weight_ = 0;
-  window_weight_ += output.batch_size;
-  trainer_.backward_step(output.loss * (static_cast<double>(output.batch_size) / weight_unit_));
+  // A micro-step of several passes over its samples counts them once.
+  run_.window_weights.resize(static_cast<std::size_t>(window.length));
+  int64_t& weight = run_.window_weights[static_cast<std::size_t>(window.index)];
+  weight = std::max(weight, output.batch_size);
+  trainer_.backward_step(output.loss * (static_cast<double>(output.batch_size) / run_.weight_unit));
 }
 
-void Trainer::Implementation::create_evaluation_sets(const TrainOptions& options) {
-  evaluation_sets_.clear();
+/// Keeps the batch of the pass in progress for the closure of an optimizer.
+void Trainer::Implementation::keep_pass() {
+  Batch batch = std::exchange(run_.batch_of_pass, {});
+  LINKBOY_CHECK(batch.size() > 0,
+                "the optimizer evaluates the loss of the window again, but train_step called "
+                "backward without forward. Call both in train_step.");
+  if (accelerator_->window().length > 1) {
+    // The loader may fill the same memory again.
+    Batch copy;
+    for (const auto& [name, tensor] : batch.tensors()) copy.set(name, tensor.clone());
+    for (const auto& [name, value] : batch.values()) copy.set_value(name, value.deepcopy());
+    batch = std::move(copy);
+  }
+  run_.passes_of_window.push_back(
+      {.micro_step = run_.progress.micro_step(), .batch = std::move(batch)});
+}
+
+std::vector<EvaluationSet> Trainer::Implementation::create_evaluation_sets(
+    const TrainOptions& options) {
+  std::vector<EvaluationSet> sets;
   const auto add = [&](const std::string& name, const Dataset& dataset) {
-    auto loader =
-        trainer_.create_eval_dataloader({.dataset = dataset,
-                                         .per_device_batch_size = options.per_device_batch_size,
-                                         .dataloader_options = options.eval_dataloader_options,
-                                         .collate_fn = options.collate_fn});
-    evaluation_sets_.push_back({.name = name, .loader = std::move(loader)});
+    auto loader = create_eval_dataloader({.dataset = dataset,
+                                          .per_device_batch_size = options.per_device_batch_size,
+                                          .dataloader_options = options.eval_dataloader_options,
+                                          .collate_fn = options.collate_fn});
+    sets.push_back({.name = name, .loader = std::move(loader)});
   };
   if (options.eval_dataloader) {
-    evaluation_sets_.push_back(
-        {.loader = trainer_.create_eval_dataloader({.dataloader = options.eval_dataloader})});
+    sets.push_back({.loader = create_eval_dataloader({.dataloader = options.eval_dataloader})});
   }
   if (options.eval_dataset) add("", options.eval_dataset);
   for (const auto& [name, dataset] : options.more_eval_datasets) {
@@ -143,30 +172,43 @@ void Trainer::Implementation::create_evaluation_sets(const TrainOptions& options
                   c10::str("more_eval_datasets \"", name, "\": "));
     }
   }
+  return sets;
+}
+
+std::shared_ptr<DataLoader> Trainer::Implementation::create_eval_dataloader(
+    const EvaluateOptions& options) {
+  auto loader = trainer_.create_eval_dataloader(options);
+  LINKBOY_CHECK(loader != nullptr,
+                "create_eval_dataloader returned null; it must return a loader.");
+  return loader;
+}
+
+/// Calls an event in which callbacks may replace the training loader.
+void Trainer::Implementation::call_with_loaders(void (Callback::*event)(Trainer&)) {
+  run_.progress.set_setting_up(true);
+  const auto back = c10::make_scope_exit([&] { run_.progress.set_setting_up(false); });
+  call_in_set_up(event);
 }
 
 /// Prepares the loaders: calls the callbacks that may replace them, shares them between the
 /// processes and moves them to the device.
 void Trainer::Implementation::prepare_dataloaders() {
   const auto use_first_set = [this] {
-    eval_dataloader_ = evaluation_sets_.empty() ? nullptr : evaluation_sets_.front().loader;
+    run_.eval_dataloader =
+        run_.evaluation_sets.empty() ? nullptr : run_.evaluation_sets.front().loader;
   };
   use_first_set();
-  {
-    progress_.set_setting_up(true);
-    const auto back = c10::make_scope_exit([&] { progress_.set_setting_up(false); });
-    call_in_set_up(&Callback::on_dataloaders_ready);
-  }
+  call_with_loaders(&Callback::on_dataloaders_ready);
   trainer_.prepare_model_optimizer_and_dataloaders();
   use_first_set();
 }
 
 void Trainer::set_train_dataloader(std::shared_ptr<DataLoader> loader) {
-  LINKBOY_CHECK(impl_->progress_.is_setting_up(),
+  LINKBOY_CHECK(impl_->run_.progress.is_setting_up(),
                 "the training loader cannot be replaced here: the length of the run depends on it. "
                 "Replace it in on_dataloaders_ready.");
   LINKBOY_CHECK(loader != nullptr, "the training loader is null; pass a loader.");
-  impl_->train_dataloader_ = std::move(loader);
+  impl_->run_.train_dataloader = std::move(loader);
 }
 
 DataLoaderOptions Trainer::default_train_dataloader_options(int64_t batch_size) {
@@ -238,29 +280,33 @@ void Trainer::Implementation::prepare_modules() {
   std::vector<const torch::optim::Optimizer*> others;
   for (const auto& registered : registered_optimizers_)
     others.push_back(registered.optimizer.get());
-  trainer_.accelerator().prepare(model_, optimizer_.get(), registered_modules_, others);
+  Accelerator::Implementation& own = *accelerator_->impl_;
+  own.is_preparing_evaluation_ = claim_ == nullptr;  // another Trainer may be training
+  const auto back = c10::make_scope_exit([&] { own.is_preparing_evaluation_ = false; });
+  accelerator_->prepare(model_, optimizer_.get(), registered_modules_, others);
 }
 
 void Trainer::prepare_model_optimizer_and_dataloaders() {
   impl_->prepare_modules();
   impl_->stop_.attach(impl_->accelerator_->shared_process_group());
-  if (impl_->train_dataloader_)
-    impl_->train_dataloader_ = impl_->accelerator_->prepare(std::move(impl_->train_dataloader_));
+  if (impl_->run_.train_dataloader)
+    impl_->run_.train_dataloader =
+        impl_->accelerator_->prepare(std::move(impl_->run_.train_dataloader));
   // An evaluation counts each sample once.
   const auto prepare = [this](std::shared_ptr<DataLoader>& loader) {
     if (!loader) return;
     loader = impl_->accelerator_->prepare(share_between_ranks(
         std::move(loader), impl_->accelerator_->process_group(), /*even_batches=*/false));
   };
-  for (auto& set : impl_->evaluation_sets_) {
+  for (auto& set : impl_->run_.evaluation_sets) {
     prepare(set.loader);
     prepare(set.intermediate_loader);
   }
 }
 
 RunConfig Trainer::create_run_config(const TrainOptions& options) {
-  return resolve_run_config(*impl_->accelerator_, options, impl_->train_dataloader_.get(),
-                            impl_->eval_dataloader_.get());
+  return resolve_run_config(*impl_->accelerator_, options, impl_->run_.train_dataloader.get(),
+                            impl_->run_.eval_dataloader.get());
 }
 
 int64_t Trainer::Implementation::max_over_ranks(int64_t value) {
@@ -270,23 +316,31 @@ int64_t Trainer::Implementation::max_over_ranks(int64_t value) {
 }
 
 void Trainer::Implementation::before_first_epoch(const TrainOptions& options) {
-  if (options.evaluate_before_training && !progress_.is_resumed() && eval_dataloader_) {
+  if (options.evaluate_before_training && !run_.progress.is_resumed() &&
+      !run_.was_evaluated_before && run_.eval_dataloader) {
+    // It may be complete although a callback has stopped the run at its end.
+    const auto note = c10::make_scope_exit([this] {
+      run_.was_evaluated_before = run_.num_evaluated_sets == std::ssize(run_.evaluation_sets);
+    });
     trainer_.evaluate_now({.metric_prefix = "initial_"});
   }
-  if (progress_.is_resumed() && !progress_.has_epochs_left()) {
+  if (run_.progress.is_resumed() && !run_.progress.has_epochs_left()) {
     trainer_.print(
         fmt::format("The resumed run is complete, with {} updates in {} epochs; nothing is left "
                     "to train. To continue, resume it with more epochs or updates.",
-                    progress_.num_updates(), progress_.num_epochs()));
+                    run_.progress.num_updates(), run_.progress.num_epochs()));
   }
 }
 
 void Trainer::Implementation::after_last_epoch(const TrainOptions& options) {
-  if (!options.max_num_updates || trainer_.num_updates() < run_config_.max_num_updates) return;
-  result_.reason = StopReason::max_steps;
-  result_.message = fmt::format("Reached the maximum of {} updates in epoch {}",
-                                trainer_.num_updates(), run_history_->current_epoch() - 1);
-  trainer_.print(result_.message);
+  LINKBOY_CHECK(run_.progress.has_begun_epoch() || !run_.progress.has_epochs_left(),
+                "run_training ended without an epoch, but the run has epochs left. Call "
+                "begin_epoch, run_train_epoch and end_epoch, or request_stop.");
+  if (!options.max_num_updates || trainer_.num_updates() < run_.config.max_num_updates) return;
+  run_.result.reason = StopReason::max_steps;
+  run_.result.message = fmt::format("Reached the maximum of {} updates in epoch {}",
+                                    trainer_.num_updates(), run_history_->current_epoch() - 1);
+  trainer_.print(run_.result.message);
 }
 
 /// All ranks must use the same permutation, regardless of the state of their own generators.
@@ -298,7 +352,7 @@ void Trainer::Implementation::share_loader_seed() {
 
 std::unique_ptr<Scheduler> Trainer::create_scheduler(const TrainOptions& options) {
   if (!options.create_scheduler_fn) return nullptr;
-  return options.create_scheduler_fn(*impl_->optimizer_, impl_->run_config_);
+  return options.create_scheduler_fn(*impl_->optimizer_, impl_->run_.config);
 }
 
 }  // namespace linkboy

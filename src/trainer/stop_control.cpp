@@ -1,6 +1,7 @@
 #include "trainer/stop_control.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace linkboy {
 namespace {
@@ -16,12 +17,14 @@ constexpr int64_t kMostRounds = 64;
 }  // namespace
 
 void StopControl::request(StopReason reason) noexcept {
+  if (reason == StopReason::stop_request) is_requested_by_user_.store(true);
   int expected = kNone;
   reason_.compare_exchange_strong(expected, static_cast<int>(reason));
 }
 
 void StopControl::request(StopReason reason, std::string message) {
   const std::lock_guard lock(mutex_);
+  if (reason == StopReason::stop_request) is_requested_by_user_.store(true);
   int expected = kNone;
   if (reason_.compare_exchange_strong(expected, static_cast<int>(reason))) {
     message_ = std::move(message);
@@ -53,7 +56,8 @@ StopRequest StopControl::pending() {
   const int reason = reason_.load();
   if (reason == kNone) return {};
   const std::lock_guard lock(mutex_);
-  return {static_cast<StopReason>(reason), StopUrgency::request,
+  return {static_cast<StopReason>(reason),
+          is_requested_by_user_.load() ? StopUrgency::request : StopUrgency::ends_training,
           message_.empty() ? "Stopping training on request" : message_};
 }
 
@@ -76,10 +80,10 @@ void StopControl::throw_if_agreed(StopUrgency least) {
   if (agreed_ && agreed_.urgency >= least) throw StopTraining(*agreed_.reason, agreed_.message);
 }
 
-int64_t StopControl::sync(int64_t num_rounds) {
+int64_t StopControl::sync(StopUrgency least, int64_t num_rounds) {
   begin(num_rounds);
   end();
-  throw_if_agreed();
+  throw_if_agreed(least);
   return agreement_ ? agreement_->num_rounds() : 1;
 }
 
@@ -98,19 +102,32 @@ void RoundAgreement::begin_round(bool is_last) {
     const int64_t most = std::min(2 * num_rounds_, kMostRounds);
     num_rounds = std::clamp<int64_t>(kAgreementPeriod * num_rounds_ / elapsed, 1, most);
   }
-  num_rounds_ = stop_.sync(num_rounds);
+  num_rounds_ = stop_.sync(least_, num_rounds);
   num_rounds_left_ = num_rounds_ - 1;
   begin_ = Clock::now();
 }
 
-void StopControl::clear() {
+void StopControl::spend() {
   deferred_ = agreed_ = {};
-  const bool is_for_next_run =
-      was_requested_before_ || reason_.load() == static_cast<int>(StopReason::stop_request);
-  if (keeps_requests_ && is_for_next_run) return;
   const std::lock_guard lock(mutex_);
+  if (keeps_requests_ && is_requested()) {
+    // The reason of a trial may have come first.
+    const auto present = static_cast<StopReason>(reason_.load());
+    if (was_requested_before_ || present == StopReason::stop_request) {
+      for_next_run_ = {present, StopUrgency::request, message_};
+    } else if (is_requested_by_user_.load()) {
+      for_next_run_ = {StopReason::stop_request, StopUrgency::request, ""};
+    }
+  }
   message_.clear();
+  is_requested_by_user_.store(false);
   reason_.store(kNone);
+}
+
+void StopControl::clear() {
+  spend();
+  if (const StopRequest kept = std::exchange(for_next_run_, {}))
+    request(*kept.reason, kept.message);
 }
 
 }  // namespace linkboy

@@ -49,16 +49,21 @@ class StopControl {
 
   /// Call it after an update.
   /// @throws StopTraining if the processes have agreed on a stop of at least this urgency.
-  void throw_if_agreed(StopUrgency least = StopUrgency::request);
+  void throw_if_agreed(StopUrgency least = StopUrgency::ends_training);
 
   /// Call them where no update is in progress.
   /// @return The number of rounds of a loop until the next agreement: the smallest `num_rounds` of
   ///         all ranks; 1 for one process.
-  /// @throws StopTraining if any process wants to leave; in `sync_deferred`, only if a callback has
-  ///         thrown.
+  /// @throws StopTraining if the processes agree on a stop of at least the urgency `least`; in
+  ///         `sync_deferred`, only if a callback has thrown.
   /// @note Collective.
-  int64_t sync(int64_t num_rounds = StopAgreement::kMostRounds);
+  int64_t sync(StopUrgency least = StopUrgency::ends_training,
+               int64_t num_rounds = StopAgreement::kMostRounds);
   void sync_deferred();
+
+  /// Call it when a stop has ended the loop of a run. The callbacks at the end of the run do not
+  /// see this stop any more; a further request can end their evaluations.
+  void spend();
 
   /// Call it after a run.
   void clear();
@@ -76,12 +81,14 @@ class StopControl {
   StopRequest pending();
 
   std::atomic<int> reason_{kNone};
-  std::mutex mutex_;  // guards message_
+  std::atomic<bool> is_requested_by_user_{false};  // whether any request was a stop_request
+  std::mutex mutex_;                               // guards message_
   std::string message_;
   std::optional<StopAgreement> agreement_;
   bool has_begun_ = false;
   StopRequest deferred_;
   StopRequest agreed_;
+  StopRequest for_next_run_;  // if keeps_requests_
   bool keeps_requests_ = false;
   bool was_requested_before_ = false;
 };
@@ -91,7 +98,8 @@ class StopControl {
 /// than an agreement between hosts, so an agreement in every round would slow the loop down.
 class RoundAgreement {
  public:
-  explicit RoundAgreement(StopControl& stop) : stop_(stop) {}
+  /// @param least  The least urgency of a stop that ends the loop.
+  RoundAgreement(StopControl& stop, StopUrgency least) : stop_(stop), least_(least) {}
 
   /// Call it in every round on all ranks. They also agree in the last round.
   /// @throws StopTraining under the same conditions as `StopControl::sync`.
@@ -102,6 +110,7 @@ class RoundAgreement {
   using Clock = std::chrono::steady_clock;
 
   StopControl& stop_;
+  StopUrgency least_;
   Clock::time_point begin_;      // when the rounds since the last agreement began
   int64_t num_rounds_ = 0;       // between the last agreement and the next one
   int64_t num_rounds_left_ = 0;  // the number of these that remain

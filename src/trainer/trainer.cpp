@@ -11,20 +11,19 @@ TrainResult Trainer::train(const TrainOptions& options) {
     impl_->set_up_training(options);
     impl_->until_stopped([&] {
       training_run_start();
-      fire(&Callback::on_training_run_start);
+      fire<Event::training_run_start>();
       impl_->before_first_epoch(options);
       run_training();
       impl_->after_last_epoch(options);
     });
-    training_run_end();
-    impl_->call_all(&Callback::on_training_run_end);
+    impl_->end_run(&Trainer::training_run_end, &Callback::on_training_run_end);
   });
-  return impl_->result_;
+  return impl_->run_.result;
 }
 
 void Trainer::run_training() {
   while (begin_epoch()) {
-    run_train_epoch(*impl_->train_dataloader_);
+    run_train_epoch(*impl_->run_.train_dataloader);
     evaluate_epoch();
     scheduler_epoch_end();
     end_epoch();
@@ -32,10 +31,10 @@ void Trainer::run_training() {
 }
 
 void Trainer::run_train_epoch(DataLoader& loader) {
-  const bool is_whole = impl_->progress_.begin_epoch();
+  const bool is_whole = impl_->run_.progress.begin_epoch();
   train_epoch_start();
-  if (is_whole) impl_->reset(impl_->train_loss_);
-  fire(&Callback::on_train_epoch_start);
+  if (is_whole) impl_->reset(impl_->run_.train_loss);
+  fire<Event::train_epoch_start>();
   const auto batches = impl_->begin_batches(loader);
   while (impl_->has_micro_steps_left()) {
     train_step(impl_->begin_micro_step(*batches));
@@ -43,34 +42,34 @@ void Trainer::run_train_epoch(DataLoader& loader) {
   }
   impl_->end_training_of_epoch();
   train_epoch_end();
-  impl_->record("train_loss_epoch", impl_->train_loss_);
-  fire(&Callback::on_train_epoch_end);
+  impl_->record("train_loss_epoch", impl_->run_.train_loss);
+  fire<Event::train_epoch_end>();
   impl_->check_updates_were_made();
 }
 
 void Trainer::train_step(const Batch& batch) {
-  fire(&Callback::on_train_step_start);
+  fire<Event::train_step_start>();
   const StepOutput output = forward(batch);
-  fire(&Callback::on_train_step_end, batch, output);
+  fire<Event::train_step_end>(batch, output);
   backward(output);
   if (is_update_due()) update();
 }
 
 StepOutput Trainer::forward(const Batch& batch) {
   StepOutput output = impl_->executor_of_step().forward(batch, impl_->accelerator_->window());
-  impl_->track(impl_->train_loss_, output, /*are_all_needed=*/true);
+  impl_->track(impl_->run_.train_loss, output, /*are_all_needed=*/true);
   return output;
 }
 
 void Trainer::backward(const StepOutput& output) {
   // The ranks agree on a stop while the device computes.
   if (is_update_due() && !impl_->stop_.has_begun()) impl_->stop_.begin();
-  impl_->executor_->backward(output);
+  impl_->run_.executor->backward(output);
 }
 
 void Trainer::update() {
   impl_->begin_update();
-  fire(&Callback::on_gradients_ready);
+  fire<Event::gradients_ready>();
   {
     const ProfilerRange range("optimizer_step");
     clip_gradients();
@@ -79,8 +78,8 @@ void Trainer::update() {
   }
   impl_->end_optimizer_step();
   optimizer_zero_grad();
-  impl_->progress_.end_update();
-  fire(&Callback::on_train_update_end);
+  impl_->run_.progress.end_update();
+  fire<Event::train_update_end>();
 }
 
 bool Trainer::is_update_due() const { return impl_->accelerator_->window().is_complete(); }
@@ -88,24 +87,25 @@ bool Trainer::is_update_due() const { return impl_->accelerator_->window().is_co
 bool Trainer::begin_epoch() {
   impl_->check_epoch_has_ended();
   impl_->stop_.sync();
-  if (!impl_->progress_.has_epochs_left()) return false;
-  impl_->is_epoch_evaluated_ = false;
+  if (!impl_->run_.progress.has_epochs_left()) return false;
+  impl_->run_.is_epoch_evaluated = false;
   return true;
 }
 
 void Trainer::evaluate_epoch() {
-  if (!impl_->progress_.is_evaluation_due()) return;
+  if (!impl_->run_.progress.is_evaluation_due()) return;
   impl_->run_evaluations("eval_loss_epoch");
-  impl_->is_epoch_evaluated_ = !impl_->evaluation_sets_.empty();
+  impl_->run_.is_epoch_evaluated = !impl_->run_.evaluation_sets.empty();
 }
 
 void Trainer::end_epoch() {
-  impl_->progress_.finish_epoch();
+  impl_->check_epoch_was_trained();
+  impl_->run_.progress.finish_epoch();
   training_run_epoch_end();
-  fire(&Callback::on_training_run_epoch_end);
-  impl_->after_last_update_.reset();
+  fire<Event::training_run_epoch_end>();
+  if (!is_epoch_cut_short()) impl_->run_.after_last_update.reset();
   impl_->run_history_->increment_epoch();
-  impl_->progress_.count_epoch();  // from here on the counts include the epoch
+  impl_->run_.progress.count_epoch();  // from here on the counts include the epoch
 }
 
 }  // namespace linkboy

@@ -44,10 +44,9 @@ StateDict Trainer::Implementation::checkpoint_contents(const StateDict& extras,
   StateDict contents;
   contents.set(kModel, model_.state_dict());
   if (parts.optimizer && optimizer_) {
-    contents.set(kOptimizer, accelerator_ ? accelerator_->optimizer_state_dict(*optimizer_)
-                                          : optimizer_state_dict(*optimizer_));
+    contents.set(kOptimizer, optimizer_state(*optimizer_, run_.scheduler.get(), run_.base_values));
   }
-  if (parts.scheduler && scheduler_) contents.set(kScheduler, scheduler_->state_dict());
+  if (parts.scheduler && run_.scheduler) contents.set(kScheduler, run_.scheduler->state_dict());
   const auto set_if_any = [&](const char* key, const StateDict& states) {
     if (!states.empty()) contents.set(key, states);
   };
@@ -83,7 +82,8 @@ StateDict Trainer::load_checkpoint(const std::filesystem::path& path, Checkpoint
   if (impl_->background_save_) impl_->background_save_->job.join();
   accelerator().wait_for_everyone();  // the main process may be writing it
   StateDict contents = impl_->read_on_all_ranks(path);
-  impl_->load_contents(contents, path, parts, /*is_resumed=*/false);
+  impl_->check_contents(contents, path, parts, /*is_resumed=*/false)();
+  for (const char* key : kParts) contents.erase(key);
   return contents;
 }
 
@@ -119,10 +119,12 @@ StateDict Trainer::Implementation::read_contents(const std::filesystem::path& pa
   return contents;
 }
 
-/// Loads the requested parts that both the file and the Trainer have, and leaves the extras in
-/// `contents`.
-void Trainer::Implementation::load_contents(StateDict& contents, const std::filesystem::path& path,
-                                            CheckpointParts parts, bool is_resumed) {
+/// Checks the requested parts that both the file and the Trainer have. Returns a function that
+/// loads them, or changes nothing if a state of an optimizer does not fit.
+std::function<void()> Trainer::Implementation::check_contents(const StateDict& contents,
+                                                              const std::filesystem::path& path,
+                                                              CheckpointParts parts,
+                                                              bool is_resumed) {
   settle_update();
   std::vector<std::string> left_out, absent;
   const auto is_loaded = [&](bool is_wanted, const char* key, bool has_place, const char* part) {
@@ -133,7 +135,7 @@ void Trainer::Implementation::load_contents(StateDict& contents, const std::file
   const bool loads_optimizer =
       is_loaded(parts.optimizer, kOptimizer, optimizer_ != nullptr, "the optimizer's state");
   const bool loads_scheduler =
-      is_loaded(parts.scheduler, kScheduler, scheduler_ != nullptr, "the scheduler's state");
+      is_loaded(parts.scheduler, kScheduler, run_.scheduler != nullptr, "the scheduler's state");
   const bool loads_modules =
       is_loaded(parts.registered_modules, kRegisteredModules, !registered_modules_state().empty(),
                 "the registered modules' state");
@@ -148,7 +150,6 @@ void Trainer::Implementation::load_contents(StateDict& contents, const std::file
       is_loaded(parts.scheduler, kRegisteredSchedulers, !scheduled.empty(),
                 "the registered optimizers' schedules");
   const StateDict model_state = contents.get_dict(kModel);
-  // Check everything before anything changes.
   check_named_tensors(model_.named_tensors(), model_state, path.string());
   std::vector<std::pair<NamedTensors, StateDict>> modules;
   if (loads_modules) {
@@ -176,26 +177,35 @@ void Trainer::Implementation::load_contents(StateDict& contents, const std::file
     scheduler->check_state_dict(state);
     schedulers.emplace_back(scheduler, std::move(state));
   };
-  if (loads_scheduler) check_scheduler(scheduler_.get(), contents.get_dict(kScheduler));
+  if (loads_scheduler) check_scheduler(run_.scheduler.get(), contents.get_dict(kScheduler));
   for (const auto& registered : registered_optimizers_) {
     if (!loads_schedulers || !registered.scheduler) continue;
     check_scheduler(registered.scheduler.get(),
                     contents.get_dict(kRegisteredSchedulers).get_dict(registered.name));
   }
-  load_optimizer_states(contents, loads_optimizer, loads_optimizers);
-  for (const auto& [scheduler, state] : schedulers) scheduler->load_state_dict(state);
-  model_.load_state_dict(model_state);
-  for (const auto& [tensors, state] : modules) {
-    copy_named_tensors(tensors, state, "a registered module's state");
-  }
-  for (const char* key : kParts) contents.erase(key);
-  const auto tell = [&](const std::vector<std::string>& names, const char* why) {
-    if (names.empty()) return;
-    trainer_.print(
-        c10::str("Loaded ", path.string(), " without ", c10::Join(", ", names), ", ", why));
+  return [=, this, modules = std::move(modules), schedulers = std::move(schedulers)] {
+    load_optimizer_states(contents, loads_optimizer, loads_optimizers);
+    for (const auto& [scheduler, state] : schedulers) scheduler->load_state_dict(state);
+    model_.load_state_dict(model_state);
+    for (const auto& [tensors, state] : modules) {
+      copy_named_tensors(tensors, state, "a registered module's state");
+    }
+    if (!is_running_ && run_.after_last_update) {
+      // What the program loads after a run replaces what was kept for the run's training state.
+      RunParts& kept = *run_.after_last_update;
+      kept.buffers.erase(kModel);
+      if (loads_modules) kept.buffers.erase(kRegisteredModules);
+      if (loads_scheduler) kept.scheduler.reset();
+      if (loads_schedulers) kept.registered_schedulers = {};
+    }
+    const auto tell = [&](const std::vector<std::string>& names, const char* why) {
+      if (names.empty()) return;
+      trainer_.print(
+          c10::str("Loaded ", path.string(), " without ", c10::Join(", ", names), ", ", why));
+    };
+    tell(left_out, "because the Trainer has nothing to load it into");
+    if (!is_resumed) tell(absent, "because it is not in the file");
   };
-  tell(left_out, "because the Trainer has nothing to load it into");
-  if (!is_resumed) tell(absent, "because it is not in the file");
 }
 
 }  // namespace linkboy

@@ -78,26 +78,29 @@ void Trainer::backward_step(const at::Tensor& loss) { impl_->accelerator_->backw
 
 void Trainer::clip_gradients() {
   const at::Tensor norm =
-      linkboy::clip_gradients(*impl_->accelerator_, *impl_->optimizer_, impl_->run_config_);
-  if (norm.defined()) impl_->gradient_norm_ = norm;
+      linkboy::clip_gradients(*impl_->accelerator_, *impl_->optimizer_, impl_->run_.config);
+  if (norm.defined()) impl_->run_.gradient_norm = norm;
 }
 
 void Trainer::optimizer_step() {
-  if (!impl_->keeps_window_) return impl_->accelerator_->optimizer_step(*impl_->optimizer_);
+  if (!impl_->run_.keeps_window) return impl_->accelerator_->optimizer_step(*impl_->optimizer_);
   impl_->accelerator_->optimizer_step(*impl_->optimizer_, [this] { return evaluate_window(); });
 }
 
 void Trainer::scheduler_step() {
-  if (impl_->scheduler_) impl_->scheduler_->step();
+  if (impl_->run_.scheduler) impl_->run_.scheduler->step();
 }
 
 void Trainer::scheduler_epoch_end() {
   const auto tell = [this](Scheduler* scheduler) {
     if (scheduler == nullptr) return;
-    scheduler->epoch_end(impl_->progress_.num_epochs() + 1, *impl_->run_history_,
-                         impl_->is_epoch_evaluated_ || impl_->evaluation_sets_.empty());
+    for (const std::string& name : scheduler->monitored_metrics()) {
+      impl_->accelerator_->check_same_metric(*impl_->run_history_, name);
+    }
+    scheduler->epoch_end(impl_->run_.progress.num_epochs() + 1, *impl_->run_history_,
+                         impl_->run_.is_epoch_evaluated || impl_->run_.evaluation_sets.empty());
   };
-  tell(impl_->scheduler_.get());
+  tell(impl_->run_.scheduler.get());
   for (const auto& registered : impl_->registered_optimizers_) tell(registered.scheduler.get());
 }
 

@@ -3,9 +3,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
-#include <array>
 
-#include "accelerator/accelerator_implementation.hpp"
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/run_group_scope.hpp"
 #include "linkboy/error.hpp"
@@ -15,19 +13,6 @@
 
 namespace linkboy {
 namespace {
-
-/// The other events belong to steps, whose ranks agree at the update or the batch, or to a run's
-/// set-up and end. (GCC and Clang compare pointers to virtual functions by their slots in the
-/// table.)
-bool is_called_by_all_ranks(void (Callback::*event)(Trainer&)) {
-  using Event = void (Callback::*)(Trainer&);
-  static constexpr std::array<Event, 8> kEvents{
-      &Callback::on_training_run_start,   &Callback::on_train_epoch_start,
-      &Callback::on_train_epoch_end,      &Callback::on_training_run_epoch_end,
-      &Callback::on_evaluation_run_start, &Callback::on_eval_epoch_start,
-      &Callback::on_eval_epoch_end,       &Callback::on_prediction_run_start};
-  return std::find(kEvents.begin(), kEvents.end(), event) != kEvents.end();
-}
 
 /// Adds callbacks to the handler for the lifetime of this object.
 class CallbacksOfRun {
@@ -71,7 +56,7 @@ std::optional<StopTraining> Trainer::Implementation::call_all(
   std::optional<StopTraining> first;
   callback_handler_.for_each([&](Callback& callback) {
     if (first && ends_epoch_again()) return;
-    is_cut_short_ = false;
+    run_.is_cut_short = false;
     try {
       call(callback);
     } catch (const StopTraining& stop) {
@@ -83,7 +68,7 @@ std::optional<StopTraining> Trainer::Implementation::call_all(
 
 /// Whether all ranks have left an evaluation here, so that a resumed run ends this epoch again.
 bool Trainer::Implementation::ends_epoch_again() const {
-  return is_cut_short_ && progress_.is_ending_epoch();
+  return run_.is_cut_short && run_.progress.is_ending_epoch();
 }
 
 std::optional<StopTraining> Trainer::Implementation::call_all(void (Callback::*event)(Trainer&)) {
@@ -105,15 +90,14 @@ void Trainer::call_callbacks(c10::function_ref<void(Callback&)> call) {
   const auto stop = impl_->call_all(call);
   if (!stop) return;
   if (!impl_->stop_.is_shared() || impl_->ends_epoch_again()) throw StopTraining(*stop);
-  impl_->stop_.defer(*stop, impl_->progress_.is_in_window());
+  impl_->stop_.defer(*stop, impl_->run_.progress.is_in_window());
 }
 
 /// After an event that all ranks call, they leave together if a callback on any of them has thrown.
+void Trainer::leave_together() { impl_->stop_.sync_deferred(); }
+
 /// After an update, they leave if they have agreed on it during the backward pass.
-void Trainer::agree_after(void (Callback::*event)(Trainer&)) {
-  if (is_called_by_all_ranks(event)) impl_->stop_.sync_deferred();
-  if (event == &Callback::on_train_update_end) impl_->stop_.throw_if_agreed();
-}
+void Trainer::leave_after_update() { impl_->stop_.throw_if_agreed(); }
 
 void Trainer::call_event(std::string_view name, const std::any& payload) {
   impl_->callback_handler_.call_event(name, *this, payload);
@@ -131,13 +115,14 @@ void Trainer::Implementation::guarded(const CallbackList& callbacks_of_run,
   const auto done = c10::make_scope_exit([this] {
     is_running_ = false;
     claim_.reset();
-    drop_window();
+    clear_window();  // a run that is left inside a window must not keep its batches
   });
   const CallbacksOfRun added(callback_handler_, callbacks_of_run);
   try {
-    const bool is_first_run = callback_handler_.take_init_end();
     call_in_set_up([&](Callback& callback) {
-      if (is_first_run || added.contain(callback)) callback.on_init_end(trainer_);
+      if (added.contain(callback) || callback_handler_.take_init_end(callback)) {
+        callback.on_init_end(trainer_);
+      }
     });
     const RunGroupScope group(trainer_.accelerator().process_group());
     tell_failure(accelerator_->process_group(), nullptr);
@@ -172,18 +157,9 @@ void Trainer::Implementation::settle_after_failure() noexcept {
   try {
     settle_update();
   } catch (...) {  // the error that ended the run is reported already
-    open_update_.reset();
+    run_.open_update.reset();
     for (RegisteredOptimizer& registered : registered_optimizers_) registered.open_step.reset();
   }
-}
-
-/// A run that is left inside an accumulation window must not keep its batches. It must not keep the
-/// flag that the loop updates the scale either, because a loop that uses only the Accelerator does
-/// not update the scale.
-void Trainer::Implementation::drop_window() {
-  batches_of_window_.clear();
-  loss_of_window_.reset();
-  if (accelerator_) accelerator_->impl_->is_scale_updated_by_loop_ = false;
 }
 
 void Trainer::Implementation::until_stopped(c10::function_ref<void()> run) {
@@ -192,8 +168,8 @@ void Trainer::Implementation::until_stopped(c10::function_ref<void()> run) {
   } catch (const StopTraining& stop) {
     end_run_early(stop);
   }
-  result_.num_epochs = progress_.num_epochs();
-  result_.num_updates = trainer_.num_updates();
+  run_.result.num_epochs = run_.progress.num_epochs();
+  run_.result.num_updates = trainer_.num_updates();
 }
 
 void Trainer::Implementation::end_run_early(const StopTraining& stop) {
@@ -201,18 +177,28 @@ void Trainer::Implementation::end_run_early(const StopTraining& stop) {
       stop_.is_agreed(), "a step of the Trainer threw StopTraining (", stop.what(),
       ") in a run of several processes, and the others would wait for this one. Call request_stop "
       "in the step, or throw StopTraining in a callback; then all processes stop.");
-  result_.reason = stop.reason();
-  result_.message = stop.what();
+  run_.result.reason = stop.reason();
+  run_.result.message = stop.what();
   call_all([&](Callback& callback) { callback.on_stop_training_error(trainer_, stop); });
   leave_what_is_half_done();
-  trainer_.print(result_.message);
+  stop_.spend();
+  trainer_.print(run_.result.message);
+}
+
+/// Calls the last steps of a run. Its loop has ended, so a StopTraining has no effect.
+void Trainer::Implementation::end_run(void (Trainer::*method)(),
+                                      void (Callback::*event)(Trainer&)) {
+  try {
+    (trainer_.*method)();
+  } catch (const StopTraining&) {  // NOLINT(bugprone-empty-catch)
+  }
+  call_all(event);
 }
 
 /// Drops everything unfinished, so that neither a later run nor a training state contains it.
 void Trainer::Implementation::leave_what_is_half_done() {
-  if (progress_.leave()) zero_gradients();
-  // Callbacks may replace the weights at the end of the run.
-  after_last_update_.reset();
+  if (run_.progress.leave()) drop_gradients();
+  if (!run_.progress.is_epoch_cut_short()) run_.after_last_update.reset();
 }
 
 void Trainer::request_stop(StopReason reason) noexcept { impl_->stop_.request(reason); }

@@ -20,17 +20,17 @@ const std::shared_ptr<torch::optim::Optimizer>& Trainer::optimizer() const {
 
 Scheduler* Trainer::scheduler() {
   impl_->count_open_update();
-  return impl_->scheduler_.get();
+  return impl_->run_.scheduler.get();
 }
 
-const Scheduler* Trainer::scheduler() const { return impl_->scheduler_.get(); }
+const Scheduler* Trainer::scheduler() const { return impl_->run_.scheduler.get(); }
 
 const std::shared_ptr<DataLoader>& Trainer::train_dataloader() const {
-  return impl_->train_dataloader_;
+  return impl_->run_.train_dataloader;
 }
 
 const std::shared_ptr<DataLoader>& Trainer::eval_dataloader() const {
-  return impl_->eval_dataloader_;
+  return impl_->run_.eval_dataloader;
 }
 
 RunHistory& Trainer::run_history() { return *impl_->run_history_; }
@@ -44,42 +44,47 @@ const Accelerator& Trainer::accelerator() const { return *impl_->accelerator_; }
 
 c10::Device Trainer::device() const { return impl_->accelerator_->device(); }
 
-const RunConfig& Trainer::run_config() const { return impl_->run_config_; }
+const RunConfig& Trainer::run_config() const { return impl_->run_.config; }
 
-const TrainResult& Trainer::result() const { return impl_->result_; }
+const TrainResult& Trainer::result() const { return impl_->run_.result; }
 
-const std::filesystem::path& Trainer::resumed_from() const { return impl_->resumed_from_; }
+const std::filesystem::path& Trainer::resumed_from() const { return impl_->run_.resumed_from; }
 
 int64_t Trainer::num_updates() {
   impl_->count_open_update();
-  return impl_->progress_.num_updates();
+  return impl_->run_.progress.num_updates();
 }
 
-int64_t Trainer::num_updates() const { return impl_->progress_.num_updates(); }
+int64_t Trainer::num_updates() const { return impl_->run_.progress.num_updates(); }
 
-int64_t Trainer::micro_step() const { return impl_->progress_.micro_step(); }
+bool Trainer::was_update_skipped() {
+  impl_->count_open_update();
+  return impl_->run_.progress.was_update_skipped();
+}
 
-bool Trainer::is_last_epoch() const { return impl_->progress_.is_last_epoch(); }
+int64_t Trainer::micro_step() const { return impl_->run_.progress.micro_step(); }
 
-bool Trainer::is_epoch_evaluated() const { return impl_->is_epoch_evaluated_; }
+bool Trainer::is_last_epoch() const { return impl_->run_.progress.is_last_epoch(); }
 
-bool Trainer::is_epoch_cut_short() const { return impl_->progress_.is_epoch_cut_short(); }
+bool Trainer::is_epoch_evaluated() const { return impl_->run_.is_epoch_evaluated; }
+
+bool Trainer::is_epoch_cut_short() const { return impl_->run_.progress.is_epoch_cut_short(); }
 
 bool Trainer::can_save_training_state() const {
-  return impl_->progress_.is_consistent() || impl_->after_last_update_;
+  return impl_->run_.progress.is_consistent() || impl_->run_.after_last_update;
 }
 
-const LossAverage& Trainer::train_loss_average() const { return impl_->train_loss_.main; }
+const LossAverage& Trainer::train_loss_average() const { return impl_->run_.train_loss.main; }
 
-const LossAverage& Trainer::eval_loss_average() const { return impl_->eval_loss_.main; }
+const LossAverage& Trainer::eval_loss_average() const { return impl_->run_.eval_loss.main; }
 
-std::vector<EvaluationSet>& Trainer::evaluation_sets() { return impl_->evaluation_sets_; }
+std::vector<EvaluationSet>& Trainer::evaluation_sets() { return impl_->run_.evaluation_sets; }
 
-bool Trainer::is_intermediate_evaluation() const { return impl_->evaluation_.is_extra; }
+bool Trainer::is_intermediate_evaluation() const { return impl_->run_.evaluation.is_extra; }
 
-const std::string& Trainer::evaluation_set_name() const { return impl_->evaluation_.set_name; }
+const std::string& Trainer::evaluation_set_name() const { return impl_->run_.evaluation.set_name; }
 
-const at::Tensor& Trainer::gradient_norm() const { return impl_->gradient_norm_; }
+const at::Tensor& Trainer::gradient_norm() const { return impl_->run_.gradient_norm; }
 
 void Trainer::register_module(std::shared_ptr<torch::nn::Module> module) {
   LINKBOY_CHECK(module != nullptr, "the module to register is null; pass a module.");

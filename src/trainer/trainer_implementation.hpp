@@ -1,5 +1,8 @@
 #pragma once
 
+#include <c10/util/Exception.h>
+
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -7,6 +10,7 @@
 
 #include "checkpoint/background_job.hpp"
 #include "linkboy/trainer.hpp"
+#include "run/base_values.hpp"
 #include "trainer/run_progress.hpp"
 #include "trainer/run_setup.hpp"
 #include "trainer/step_executor.hpp"
@@ -22,6 +26,7 @@ struct Trainer::Implementation {
     std::shared_ptr<torch::optim::Optimizer> optimizer;
     CreateSchedulerFn create_scheduler_fn{};
     std::unique_ptr<Scheduler> scheduler{};  // of the current or last run
+    BaseValues base_values{};                // of schedules before it
     /// The verdict on its last step, until the host has read it.
     std::optional<StepVerdict> open_step{};
   };
@@ -34,19 +39,22 @@ struct Trainer::Implementation {
   void after_last_epoch(const TrainOptions& options);
   void check_updates_were_made();
   void check_epoch_has_ended() const;
+  void check_epoch_was_trained() const;
   void create_schedulers(const TrainOptions& options);
   RegisteredOptimizer& registered_optimizer(std::string_view name);
   std::vector<torch::optim::Optimizer*> optimizers() const;
   void zero_gradients();
+  void drop_gradients();
   at::Tensor evaluate_window();
   std::unique_ptr<StepExecutor> make_executor(ExecutionMode mode);
   StepOutput forward_pass(const Batch& batch);
   void backward_pass(const StepOutput& output);
+  void keep_pass();
   void weight_gradients();
   void eval_step(const Batch& batch);
   void count_open_update();
   void count_open_step(RegisteredOptimizer& registered);
-  void drop_window();
+  void clear_window();
   void settle_update();
   void claim_accelerator();
   std::unique_ptr<BatchIterator> begin_batches(DataLoader& loader);
@@ -75,8 +83,10 @@ struct Trainer::Implementation {
   class EvaluationScope;
   class EvaluationRunScope;
 
-  void create_evaluation_sets(const TrainOptions& options);
+  std::shared_ptr<DataLoader> create_eval_dataloader(const EvaluateOptions& options);
+  std::vector<EvaluationSet> create_evaluation_sets(const TrainOptions& options);
   void prepare_modules();
+  void call_with_loaders(void (Callback::*event)(Trainer&));
   void prepare_dataloaders();
   void run_evaluations(std::string_view loss_name);
   void track(Losses& losses, const StepOutput& output, bool are_all_needed);
@@ -86,6 +96,7 @@ struct Trainer::Implementation {
   StateDict state_of(const Losses& losses) const;
   void add(Losses& losses, const StateDict& state) const;
   void end_run_early(const StopTraining& stop);
+  void end_run(void (Trainer::*method)(), void (Callback::*event)(Trainer&));
   void leave_what_is_half_done();
   void log_exception(const std::exception_ptr& exception) noexcept;
   void settle_after_failure() noexcept;
@@ -99,7 +110,10 @@ struct Trainer::Implementation {
   void check_run(const TrainOptions& options) const;
   void check_closure(const TrainOptions& options) const;
   void check_trained_parameters() const;
+  void check_trainable_parameters() const;
+  void check_gradients() const;
   void warn_of_unsaved_parameters();
+  void warn_of_zero_rates();
   void check_same_on_all_ranks(const TrainOptions& options);
   void check_same_evaluation_on_all_ranks();
   void check_same_loaders_on_all_ranks();
@@ -107,18 +121,29 @@ struct Trainer::Implementation {
   void share_loader_seed();
   DataLoaderOptions default_dataloader_options(int64_t batch_size) const;
   StepOutput calculate_batch_loss(const Batch& batch);
+  void add_batch(c10::Error& error, const Batch& batch) const;
+  /// Runs a step. LibTorch's errors do not name the tensors of the batch, so they are added.
+  template <class Step>
+  auto with_batch_in_errors(const Batch& batch, const Step& step) const {
+    try {
+      return step();
+    } catch (c10::Error& error) {
+      add_batch(error, batch);
+      throw;
+    }
+  }
   /// The parts of a training state that the end of an epoch changes.
   struct RunParts {
     StateDict common{};   // the same on all processes
     StateDict of_rank{};  // different on each process
     std::optional<StateDict> scheduler{};
     StateDict registered_schedulers{};
-    StateDict buffers{};  // keyed by their part of the checkpoint
+    StateDict buffers{};  // keyed by their part of the checkpoint; of a cut epoch also the weights
   };
   RunParts run_parts() const;
   void keep_run_parts();
   void settle_saves();
-  void load_state_of_rank(const StateDict& state);
+  std::vector<std::string> load_run_parts(const StateDict& common, const StateDict& of_rank);
   void for_each_batch(DataLoader& loader, int64_t epoch,
                       c10::function_ref<void(const Batch&)> step);
   void run_prediction(const CallbackList& callbacks_of_run, c10::function_ref<void()> predict);
@@ -126,15 +151,17 @@ struct Trainer::Implementation {
   StateDict checkpoint_contents(const StateDict& extras, CheckpointParts parts) const;
   StateDict read_contents(const std::filesystem::path& path) const;
   StateDict read_on_all_ranks(const std::filesystem::path& path) const;
-  void load_contents(StateDict& contents, const std::filesystem::path& path, CheckpointParts parts,
-                     bool is_resumed);
+  std::function<void()> check_contents(const StateDict& contents, const std::filesystem::path& path,
+                                       CheckpointParts parts, bool is_resumed);
   c10::IValue gather_on_main_process(const StateDict& own);
+  StateDict optimizer_state(const torch::optim::Optimizer& optimizer, const Scheduler* scheduler,
+                            BaseValues base_values) const;
   StateDict registered_modules_state() const;
   StateDict registered_optimizers_state() const;
   StateDict registered_schedulers_state() const;
   void check_registered(const StateDict& contents, const char* key, std::vector<std::string> names,
                         const std::filesystem::path& path) const;
-  void load_optimizer_states(StateDict& contents, bool loads_own, bool loads_registered);
+  void load_optimizer_states(const StateDict& contents, bool loads_own, bool loads_registered);
   std::optional<std::filesystem::path> find_training_state(const std::filesystem::path& directory);
   void check_training_state(const StateDict& state, const std::filesystem::path& path) const;
 
@@ -151,36 +178,52 @@ struct Trainer::Implementation {
   std::vector<std::shared_ptr<torch::nn::Module>> registered_modules_;
   std::vector<RegisteredOptimizer> registered_optimizers_;
 
-  // The state of the current or last run.
-  std::shared_ptr<DataLoader> train_dataloader_;
-  std::shared_ptr<DataLoader> eval_dataloader_;
-  std::unique_ptr<Scheduler> scheduler_;
-  bool weights_by_batch_size_ = false;
-  int64_t window_weight_ = 0;  // samples in this accumulation window, if weights_by_batch_size_
-  double weight_unit_ = 0.0;   // divides their losses until the window's weight is known
-  bool keeps_window_ = false;  // for `evaluate_window`
-  std::vector<Batch> batches_of_window_;  // if keeps_window_
-  at::Tensor loss_of_window_;             // if keeps_window_, until the closure has returned it
-  std::unique_ptr<StepExecutor> executor_;
-  RunConfig run_config_;
-  TrainResult result_;
+  /// A forward and backward pass of an accumulation window, which a closure repeats.
+  struct Pass {
+    int64_t micro_step = 0;
+    Batch batch{};
+  };
+
+  /// The state of the current or last run. Each training run begins with a new one; an evaluation
+  /// run and the trials of a finder put the previous one back.
+  struct Run {
+    std::shared_ptr<DataLoader> train_dataloader{};
+    std::shared_ptr<DataLoader> eval_dataloader{};
+    std::vector<EvaluationSet> evaluation_sets{};
+    std::unique_ptr<Scheduler> scheduler{};
+    BaseValues base_values{};  // of the schedules of earlier runs
+    std::unique_ptr<StepExecutor> executor{};
+    RunConfig config{};
+    TrainResult result{};
+    RunProgress progress{};
+    std::filesystem::path resumed_from{};
+    /// The verdict on the last update, until the host has read it.
+    std::optional<StepVerdict> open_update{};
+    bool weights_by_batch_size = false;
+    std::vector<int64_t> window_weights{};  // samples in each micro-step of the window
+    double weight_unit = 0.0;   // divides their losses until the window's weight is known
+    bool keeps_window = false;  // for `evaluate_window`
+    Batch batch_of_pass{};      // of the last forward pass, if keeps_window
+    std::vector<Pass> passes_of_window{};  // if keeps_window
+    at::Tensor loss_of_window{};           // if keeps_window, until the closure has returned it
+    Losses train_loss{};
+    Losses eval_loss{};
+    at::Tensor gradient_norm{};
+    Evaluation evaluation{};
+    /// Copies that are made after the last update of the epoch and kept until the epoch is done; if
+    /// the limit of updates has cut it short, until the next run.
+    std::optional<RunParts> after_last_update{};
+    int64_t num_evaluated_sets = 0;     // of the current or last evaluation by `evaluate_now`
+    bool was_evaluated_before = false;  // whether the evaluation before training is complete
+    bool is_epoch_evaluated = false;
+    bool is_cut_short = false;  // a requested evaluation was interrupted
+  };
+  Run run_;
+
   std::optional<uint64_t> loader_seed_;  // rank 0's seed, for all ranks; empty for one process
-  std::vector<EvaluationSet> evaluation_sets_;
   std::vector<std::string> tracked_losses_;
-  Losses train_loss_;
-  Losses eval_loss_;
-  at::Tensor gradient_norm_;
-  std::filesystem::path resumed_from_;
-  RunProgress progress_;
-  /// The verdict on the last update, until the host has read it.
-  std::optional<StepVerdict> open_update_;
   bool is_running_ = false;
   std::shared_ptr<void> claim_;  // marks the accelerator as in use during a training run
-  Evaluation evaluation_;
-  /// Copies that are made after the last update of the epoch and kept until the epoch is done.
-  std::optional<RunParts> after_last_update_;
-  bool is_epoch_evaluated_ = false;
-  bool is_cut_short_ = false;  // a requested evaluation was interrupted
   std::unique_ptr<BackgroundSave> background_save_;
 
   StopControl stop_;

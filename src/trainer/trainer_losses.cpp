@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "accelerator/gradients.hpp"
 #include "accelerator/resolve_run_config.hpp"
@@ -36,7 +37,34 @@ void check_step_output(const StepOutput& output, const char* step) {
       "of items over which the loss is averaged.");
 }
 
+/// Returns "Float [8, 4] with values from -1 to 1".
+std::string describe_tensor(const at::Tensor& tensor) {
+  std::string text = c10::str(tensor.scalar_type(), " ", tensor.sizes());
+  try {
+    const at::NoGradGuard no_grad;
+    text += c10::str(" with values from ", tensor.min().item(), " to ", tensor.max().item());
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): without elements or an order,
+  }                                  // or on a device that has failed
+  return text;
+}
+
 }  // namespace
+
+/// Called only after an error, so that a good step does not read its values.
+void Trainer::Implementation::add_batch(c10::Error& error, const Batch& batch) const {
+  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return;
+  std::vector<std::string> parts;
+  parts.reserve(batch.tensors().size());
+  for (const auto& [name, tensor] : batch.tensors()) {
+    parts.push_back(c10::str('"', name, "\" is ", describe_tensor(tensor)));
+  }
+  std::string text = c10::str("In this batch, ", c10::Join(", ", parts), ".");
+  const auto parameters = model_.parameters();
+  if (!parameters.empty()) {
+    text += c10::str(" The first of the model's parameters is ", parameters[0].scalar_type(), ".");
+  }
+  error.add_context(text + " Compare them with what the model and the loss function accept.");
+}
 
 void Trainer::track_loss(std::string name) {
   LINKBOY_CHECK(!impl_->is_running_, "the loss \"", name,
@@ -67,12 +95,14 @@ void Trainer::Implementation::track(Losses& losses, const StepOutput& output, bo
   }
 }
 
-/// Turns the mean over micro-steps and processes of loss * batch_size / weight_unit_ into the mean
+/// Turns the mean over micro-steps and processes of loss * batch_size / weight_unit into the mean
 /// over their samples.
 void Trainer::Implementation::weight_gradients() {
-  at::Tensor weight = at::full({1}, window_weight_, at::kLong);
+  const auto& weights = run_.window_weights;
+  const int64_t own = std::accumulate(weights.begin(), weights.end(), int64_t{0});
+  at::Tensor weight = at::full({1}, own, at::kLong);
   accelerator_->process_group().all_reduce(weight);
-  LINKBOY_CHECK(weight_unit_ > 0.0 && weight.item<int64_t>() > 0,
+  LINKBOY_CHECK(run_.weight_unit > 0.0 && weight.item<int64_t>() > 0,
                 "weight_by_batch_size needs Trainer's forward and backward, but train_step did not "
                 "call them. Call them in train_step, or do not set weight_by_batch_size.");
   const auto num_parts =
@@ -80,7 +110,7 @@ void Trainer::Implementation::weight_gradients() {
   const auto gradients = gradients_of(parameters_of(*optimizer_));
   const at::NoGradGuard no_grad;
   if (!gradients.empty())
-    at::_foreach_mul_(gradients, weight_unit_ * num_parts / weight.item<double>());
+    at::_foreach_mul_(gradients, run_.weight_unit * num_parts / weight.item<double>());
 }
 
 void Trainer::Implementation::record(std::string_view loss_name, const Losses& losses) {
@@ -108,7 +138,6 @@ void Trainer::Implementation::add(Losses& losses, const StateDict& state) const 
     tracker.restore(tracker.total() + total, tracker.count() + count);
   };
   add_to(losses.main, state.get_double("loss_total"), state.get_int("loss_count"));
-  if (!state.contains("other_losses")) return;  // a state of an older version
   const StateDict others = state.get_dict("other_losses");
   for (auto& [name, tracker] : losses.others) {
     if (!others.contains(name)) continue;
@@ -119,15 +148,15 @@ void Trainer::Implementation::add(Losses& losses, const StateDict& state) const 
 
 std::string Trainer::Implementation::prefixed(std::string_view metric_name) const {
   std::string name = run_history_->metric_name_prefix();
-  if (evaluation_.is_in_progress) {
-    name += evaluation_.prefix;
-    if (!evaluation_.set_name.empty()) name += evaluation_.set_name + "_";
+  if (run_.evaluation.is_in_progress) {
+    name += run_.evaluation.prefix;
+    if (!run_.evaluation.set_name.empty()) name += run_.evaluation.set_name + "_";
   }
   return name.append(metric_name);
 }
 
 std::string Trainer::metric_name(std::string_view name) const {
-  return impl_->prefixed((impl_->evaluation_.is_in_progress ? "eval_" : "train_") +
+  return impl_->prefixed((impl_->run_.evaluation.is_in_progress ? "eval_" : "train_") +
                          std::string(name));
 }
 

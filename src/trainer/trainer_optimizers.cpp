@@ -79,9 +79,15 @@ void Trainer::Implementation::zero_gradients() {
   }
 }
 
+/// Ends an accumulation window without an update.
+void Trainer::Implementation::drop_gradients() {
+  zero_gradients();
+  if (GradScaler* scaler = accelerator_->grad_scaler()) scaler->forget();
+}
+
 void Trainer::step_optimizer(std::string_view name) {
   auto& registered = impl_->registered_optimizer(name);
-  const RunProgress& progress = impl_->progress_;
+  const RunProgress& progress = impl_->run_.progress;
   LINKBOY_CHECK(
       (progress.is_in_window() || progress.is_in_update()) && is_update_due(), "step_optimizer(\"",
       name,
@@ -93,7 +99,7 @@ void Trainer::step_optimizer(std::string_view name) {
   if (registered.scheduler && registered.scheduler->include_new_groups()) {
     registered.scheduler->start();
   }
-  linkboy::clip_gradients(*impl_->accelerator_, optimizer, impl_->run_config_);
+  linkboy::clip_gradients(*impl_->accelerator_, optimizer, impl_->run_.config);
   // A skipped step of this optimizer does not affect the Trainer's own optimizer.
   StepVerdict& verdict = impl_->accelerator_->impl_->step_verdict_;
   StepVerdict of_others = std::exchange(verdict, StepVerdict());
@@ -113,10 +119,21 @@ void Trainer::Implementation::count_open_step(RegisteredOptimizer& registered) {
 
 // ---- In checkpoints ----------------------------------------------------------------------------
 
+/// @param base_values  Those of schedules before `scheduler`.
+StateDict Trainer::Implementation::optimizer_state(const torch::optim::Optimizer& optimizer,
+                                                   const Scheduler* scheduler,
+                                                   BaseValues base_values) const {
+  StateDict state = accelerator_->optimizer_state_dict(optimizer);
+  if (scheduler != nullptr) base_values.keep(*scheduler, optimizer);
+  base_values.add_to(state, optimizer);
+  return state;
+}
+
 StateDict Trainer::Implementation::registered_optimizers_state() const {
   StateDict states;
   for (const auto& registered : registered_optimizers_) {
-    states.set(registered.name, accelerator_->optimizer_state_dict(*registered.optimizer));
+    states.set(registered.name, optimizer_state(*registered.optimizer, registered.scheduler.get(),
+                                                registered.base_values));
   }
   return states;
 }
@@ -145,7 +162,7 @@ void Trainer::Implementation::check_registered(const StateDict& contents, const 
 }
 
 /// Loads all of the states. If one does not fit, restores the previous ones and throws.
-void Trainer::Implementation::load_optimizer_states(StateDict& contents, bool loads_own,
+void Trainer::Implementation::load_optimizer_states(const StateDict& contents, bool loads_own,
                                                     bool loads_registered) {
   std::vector<std::pair<torch::optim::Optimizer*, StateDict>> states;
   if (loads_own) states.emplace_back(optimizer_.get(), contents.get_dict(kOptimizer));
@@ -166,6 +183,11 @@ void Trainer::Implementation::load_optimizer_states(StateDict& contents, bool lo
     for (const auto& [optimizer, state] : before) load_optimizer_state_dict(*optimizer, state);
     throw;
   }
+  std::size_t i = 0;
+  if (loads_own) run_.base_values.load(states[i++].second, *optimizer_);
+  for (RegisteredOptimizer& registered : registered_optimizers_) {
+    if (loads_registered) registered.base_values.load(states[i++].second, *registered.optimizer);
+  }
 }
 
 // ---- Closures ----------------------------------------------------------------------------------
@@ -175,27 +197,27 @@ bool Trainer::needs_closure() const {
 }
 
 at::Tensor Trainer::evaluate_window() {
-  LINKBOY_CHECK(impl_->keeps_window_ && impl_->progress_.is_in_update(),
+  LINKBOY_CHECK(impl_->run_.keeps_window && impl_->run_.progress.is_in_update(),
                 "evaluate_window was called ",
-                impl_->keeps_window_ ? "outside of optimizer_step. Call it there."
-                                     : "by a Trainer that does not keep batches. Override "
-                                       "needs_closure to return true.");
+                impl_->run_.keeps_window ? "outside of optimizer_step. Call it there."
+                                         : "by a Trainer that does not keep batches. Override "
+                                           "needs_closure to return true.");
   return impl_->evaluate_window();
 }
 
 at::Tensor Trainer::Implementation::evaluate_window() {
-  if (loss_of_window_.defined()) return std::exchange(loss_of_window_, at::Tensor());
+  if (run_.loss_of_window.defined()) return std::exchange(run_.loss_of_window, at::Tensor());
   const ProfilerRange range("evaluate_window");
   const at::AutoGradMode with_gradients(true);
-  const auto length = static_cast<int64_t>(batches_of_window_.size());
+  LINKBOY_CHECK(!run_.passes_of_window.empty(),
+                "the optimizer evaluates the loss of the window again, but train_step did not call "
+                "backward. Call forward and backward in train_step.");
   Accelerator::zero_grad(*optimizer_);
-  for (int64_t i = 0; i < length; ++i) {
-    accelerator_->begin_micro_step(progress_.micro_step() - length + i,
-                                   progress_.num_micro_steps_of_epoch());
-    const StepOutput output = forward_pass(batches_of_window_[i]);
-    backward_pass(output);
+  for (const Pass& pass : run_.passes_of_window) {
+    accelerator_->begin_micro_step(pass.micro_step, run_.progress.num_micro_steps_of_epoch());
+    backward_pass(forward_pass(pass.batch));
   }
-  return std::exchange(loss_of_window_, at::Tensor());
+  return std::exchange(run_.loss_of_window, at::Tensor());
 }
 
 }  // namespace linkboy

@@ -46,9 +46,12 @@ void check_one_per_sample(const c10::IValue& outputs, int64_t batch_size) {
   }
 }
 
-c10::IValue on_cpu(const c10::IValue& outputs) {
+/// Copies tensors on the CPU, too, because the loader or the model may reuse their memory.
+c10::IValue copied_to_cpu(const c10::IValue& outputs) {
   return map_leaves(outputs, [](const c10::IValue& leaf, const ValuePath&) -> c10::IValue {
-    return leaf.isTensor() ? leaf.toTensor().detach().cpu() : leaf;
+    if (!leaf.isTensor()) return leaf;
+    const at::Tensor tensor = leaf.toTensor().detach();
+    return tensor.to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
   });
 }
 
@@ -171,7 +174,7 @@ c10::IValue in_order(const c10::IValue& outputs, const at::Tensor& order) {
 std::vector<int64_t> Trainer::Implementation::predict_batches(const EvaluateOptions& options,
                                                               const PredictionSink& sink) {
   share_loader_seed();
-  const auto data = share_between_ranks(trainer_.create_eval_dataloader(options),
+  const auto data = share_between_ranks(create_eval_dataloader(options),
                                         accelerator_->process_group(), /*even_batches=*/false);
   const auto* of_dataset = dynamic_cast<const DatasetLoader*>(data.get());
   LINKBOY_CHECK(of_dataset != nullptr || accelerator_->num_processes() == 1,
@@ -187,15 +190,16 @@ std::vector<int64_t> Trainer::Implementation::predict_batches(const EvaluateOpti
   const at::NoGradGuard no_grad;
   accelerator_->broadcast_buffers();
   trainer_.eval_epoch_start();
-  trainer_.fire(&Callback::on_prediction_run_start);
+  trainer_.fire<Event::prediction_run_start>();
   std::size_t num_batches = 0;
   for_each_batch(*loader, /*epoch=*/1, [&](const Batch& batch) {
-    trainer_.fire(&Callback::on_prediction_step_start);
+    trainer_.fire<Event::prediction_step_start>();
     Prediction prediction;
     {
       const ProfilerRange range("predict_step");
       const AutocastScope autocast = accelerator_->autocast();
-      prediction.outputs = trainer_.predict_step(batch);
+      prediction.outputs =
+          with_batch_in_errors(batch, [&] { return trainer_.predict_step(batch); });
     }
     if (is_shared) {
       prediction.places = planned.at(num_batches);
@@ -210,7 +214,7 @@ std::vector<int64_t> Trainer::Implementation::predict_batches(const EvaluateOpti
     }
     places.insert(places.end(), prediction.places.begin(), prediction.places.end());
     ++num_batches;
-    trainer_.fire(&Callback::on_prediction_step_end, batch, prediction);
+    trainer_.fire<Event::prediction_step_end>(batch, prediction);
     sink(batch, prediction);
   });
   return places;
@@ -223,13 +227,20 @@ void Trainer::Implementation::run_prediction(const CallbackList& callbacks_of_ru
     LINKBOY_CHECK_OPTION(callbacks_of_run.empty(),
                          "predict was called with callbacks during a run of this Trainer; leave "
                          "them out, or pass them to that run.");
-    predict();
-    trainer_.fire(&Callback::on_prediction_run_end);
+    try {
+      predict();
+    } catch (...) {
+      // A resumed run repeats everything that would have followed in the end of the epoch.
+      run_.progress.reopen_end_of_epoch();
+      run_.is_cut_short = true;
+      throw;
+    }
+    trainer_.fire<Event::prediction_run_end>();
     return;
   }
   bool is_whole = false;
   guarded(callbacks_of_run, [&] {
-    result_ = {};
+    run_.result = {};
     stop_.attach(accelerator_->shared_process_group());
     until_stopped([&] {
       prepare_modules();  // within a run they are already prepared
@@ -238,7 +249,7 @@ void Trainer::Implementation::run_prediction(const CallbackList& callbacks_of_ru
     });
     call_all(&Callback::on_prediction_run_end);
   });
-  if (!is_whole) throw StopTraining(result_.reason, result_.message);
+  if (!is_whole) throw StopTraining(run_.result.reason, run_.result.message);
 }
 
 void Trainer::predict(const EvaluateOptions& options, const PredictionSink& sink) {
@@ -257,7 +268,7 @@ c10::IValue Trainer::predict(const EvaluateOptions& options) {
     const std::vector<int64_t> places =
         impl_->predict_batches(options, [&](const Batch& batch, const Prediction& prediction) {
           check_one_per_sample(prediction.outputs, batch.size());
-          batches.push_back(on_cpu(prediction.outputs));
+          batches.push_back(copied_to_cpu(prediction.outputs));
         });
     const Accelerator& accelerator = *impl_->accelerator_;
     if (accelerator.num_processes() == 1) {

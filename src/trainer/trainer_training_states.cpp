@@ -27,7 +27,7 @@ namespace {
 constexpr const char* kRanks = "ranks";
 constexpr const char* kTrainer = "trainer";
 
-StateDict without(const std::vector<at::Tensor>& parameters, NamedTensors tensors) {
+StateDict buffers_among(const std::vector<at::Tensor>& parameters, NamedTensors tensors) {
   std::unordered_set<const at::TensorImpl*> left_out;
   for (const auto& parameter : parameters) left_out.insert(parameter.unsafeGetTensorImpl());
   std::erase_if(tensors, [&](const auto& named) {
@@ -50,25 +50,27 @@ c10::IValue overlaid(const c10::IValue& values, const c10::IValue& others) {
 
 /// Returns the parts that a checkpoint does not contain.
 Trainer::Implementation::RunParts Trainer::Implementation::run_parts() const {
-  const bool is_epoch_done = progress_.is_epoch_done();
+  const bool is_epoch_done = run_.progress.is_epoch_done();
   RunParts parts;
   StateDict& state = parts.common;
   state.set("version", int64_t{2});
-  state.set("num_updates", progress_.num_updates());
-  state.set("num_epochs_done", progress_.num_epochs() + (is_epoch_done ? 1 : 0));
+  state.set("num_updates", run_.progress.num_updates());
+  state.set("num_epochs_done", run_.progress.num_epochs() + (is_epoch_done ? 1 : 0));
   state.set("micro_step", is_epoch_done ? int64_t{0} : trainer_.micro_step());
-  if (train_dataloader_) {
-    save_epoch_geometry(state, *train_dataloader_, accelerator_->num_processes());
+  if (run_.train_dataloader) {
+    save_epoch_geometry(state, *run_.train_dataloader, accelerator_->num_processes());
   }
   state.set("run_history", run_history_->state_dict());
   state.set("epoch", run_history_->current_epoch() + (is_epoch_done ? 1 : 0));
+  state.set("weight_unit", run_.weight_unit);
+  state.set("was_evaluated_before", run_.was_evaluated_before);
   if (const GradScaler* scaler = accelerator_->grad_scaler()) {
     state.set("grad_scaler", scaler->state_dict());
   }
-  if (train_dataloader_) state.set("train_dataloader", train_dataloader_->state_dict());
+  if (run_.train_dataloader) state.set("train_dataloader", run_.train_dataloader->state_dict());
 
   StateDict& own = parts.of_rank;
-  own = state_of(train_loss_);
+  own = state_of(run_.train_loss);
   own.set("rng", rng_state(accelerator_->device()));
   if (const StateDict members = trainer_.state_dict(); !members.empty()) own.set(kTrainer, members);
   StateDict callbacks;
@@ -80,18 +82,26 @@ Trainer::Implementation::RunParts Trainer::Implementation::run_parts() const {
   }
   state.set("callbacks", callbacks);
   if (!own_callbacks.empty()) own.set("callbacks", own_callbacks);
-  if (scheduler_) parts.scheduler = scheduler_->state_dict();
+  if (run_.scheduler) parts.scheduler = run_.scheduler->state_dict();
   parts.registered_schedulers = registered_schedulers_state();
   return parts;
 }
 
-/// Copies everything that the end of an epoch changes, for callbacks that may save a state there.
+/// Copies everything that the end of an epoch changes, for callbacks that may save a state there,
+/// and for states after a run whose last epoch was cut short: a longer run trains the rest of it.
+/// Callbacks may put other weights into the model at the end of that run.
 void Trainer::Implementation::keep_run_parts() {
   const CallbackList& callbacks = callback_handler_.callbacks();
+  const bool is_cut_short = run_.progress.is_epoch_cut_short();
   const bool may_be_saved =
-      std::any_of(callbacks.begin(), callbacks.end(),
-                  [](const auto& callback) { return callback->saves_training_states(); });
+      is_cut_short || std::any_of(callbacks.begin(), callbacks.end(), [](const auto& callback) {
+        return callback->saves_training_states();
+      });
   if (!may_be_saved) return;
+  const auto without = [is_cut_short](const std::vector<at::Tensor>& parameters,
+                                      NamedTensors tensors) {
+    return is_cut_short ? StateDict(tensors) : buffers_among(parameters, std::move(tensors));
+  };
   RunParts parts = run_parts();
   parts.buffers.set(kModel, without(model_.parameters(), model_.named_tensors()));
   StateDict of_modules;
@@ -106,7 +116,7 @@ void Trainer::Implementation::keep_run_parts() {
     *part = snapshot.take(*part);
     snapshot.wait();
   }
-  after_last_update_ = std::move(parts);
+  run_.after_last_update = std::move(parts);
 }
 
 /// Returns the parts of all processes in rank order on the main process, and an empty list on the
@@ -129,7 +139,7 @@ c10::IValue Trainer::Implementation::gather_on_main_process(const StateDict& own
 void Trainer::save_training_state(const std::filesystem::path& directory,
                                   SaveStateOptions options) {
   LINKBOY_CHECK(can_save_training_state(), "a training state cannot be saved here: ",
-                impl_->progress_.has_training_run()
+                impl_->run_.progress.has_training_run()
                     ? "an update or the end of an epoch is in progress, or was when the run ended."
                     : "no training run has begun, or this is an evaluation outside of one.",
                 " Save it in on_train_update_end or on_training_run_epoch_end, or after a run that "
@@ -138,13 +148,19 @@ void Trainer::save_training_state(const std::filesystem::path& directory,
   impl_->settle_saves();
   impl_->settle_update();
   accelerator();  // the parts need one
-  // If the limit of updates has ended this epoch early, a longer run trains the rest of it.
-  const bool has_rest =
-      impl_->progress_.is_epoch_done() && impl_->after_last_update_ && is_epoch_cut_short();
-  const bool is_mid_epoch = impl_->progress_.is_ending_epoch() || has_rest;
+  // If the limit of updates has ended the last epoch early, a longer run trains the rest of it.
+  const bool is_mid_epoch = impl_->run_.after_last_update &&
+                            (impl_->run_.progress.is_ending_epoch() || is_epoch_cut_short());
   const Implementation::RunParts parts =
-      is_mid_epoch ? *impl_->after_last_update_ : impl_->run_parts();
+      is_mid_epoch ? *impl_->run_.after_last_update : impl_->run_parts();
   StateDict state = parts.common;
+  const StateDict kept = parts.common.get_dict("callbacks");
+  StateDict of_callbacks;
+  for (const std::string& name : impl_->callback_handler_.names()) {
+    // A callback may have been added or removed since the parts were kept.
+    if (kept.contains(name)) of_callbacks.set(name, kept.at(name));
+  }
+  state.set("callbacks", of_callbacks);
   state.set(kRanks, impl_->gather_on_main_process(parts.of_rank));
   state.set("accelerator", impl_->accelerator_->state_dict());
   const auto with_kept_buffers = [&](StateDict contents) {
@@ -231,29 +247,27 @@ void Trainer::Implementation::check_training_state(const StateDict& state,
                 "\"; it was not written by save_training_state.");
 }
 
-void Trainer::Implementation::load_state_of_rank(const StateDict& state) {
-  const auto ranks = state.get_list(kRanks);
-  const auto rank = static_cast<std::size_t>(trainer_.accelerator().process_index());
-  const bool is_same_world =
-      ranks.size() == static_cast<std::size_t>(accelerator_->num_processes());
-  reset(train_loss_);
-  if (is_same_world && accelerator_->has_own_weights() && state.contains(kWeightsOfRanks)) {
-    auto own = StateDict::from_ivalue(state.get_list(kWeightsOfRanks)[rank], kWeightsOfRanks);
-    load_contents(own, kWeightsOfRanks, {.scheduler = false}, /*is_resumed=*/true);
+/// Loads the parts that are neither weights nor states of optimizers.
+/// Returns the names of the callbacks whose states have no place.
+std::vector<std::string> Trainer::Implementation::load_run_parts(const StateDict& common,
+                                                                 const StateDict& of_rank) {
+  run_history_->load_state_dict(common.get_dict("run_history"));
+  run_history_->set_epoch(common.get_int("epoch"));
+  if (run_.train_dataloader && common.contains("train_dataloader")) {
+    run_.train_dataloader->load_state_dict(common.get_dict("train_dataloader"));
   }
-  const auto state_of = [&](std::size_t i) { return StateDict::from_ivalue(ranks[i], kRanks); };
-  const StateDict own = state_of(std::min(rank, ranks.size() - 1));
-  if (is_same_world) {
-    add(train_loss_, own);
-    if (own.contains("callbacks")) {
-      callback_handler_.load_rank_state_dicts(own.get_dict("callbacks"));
-    }
-  } else {
-    // One process receives all sums. The random numbers can no longer be the same.
-    for (std::size_t i = 0; i < ranks.size() && rank == 0; ++i) add(train_loss_, state_of(i));
+  // A run may resume with a different precision.
+  GradScaler* scaler = accelerator_->grad_scaler();
+  if (scaler != nullptr && common.contains("grad_scaler")) {
+    scaler->load_state_dict(common.get_dict("grad_scaler"));
   }
-  if (own.contains(kTrainer)) trainer_.load_state_dict(own.get_dict(kTrainer));
-  set_rng_state(accelerator_->device(), own.get_dict("rng"));
+  std::vector<std::string> left_out =
+      callback_handler_.load_state_dicts(common.get_dict("callbacks"));
+  if (of_rank.contains("callbacks")) {
+    callback_handler_.load_rank_state_dicts(of_rank.get_dict("callbacks"));
+  }
+  set_rng_state(accelerator_->device(), of_rank.get_dict("rng"));
+  return left_out;
 }
 
 bool Trainer::load_training_state(const std::filesystem::path& directory) {
@@ -270,10 +284,10 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
   StateDict contents = impl_->read_on_all_ranks(path);
   const StateDict state = contents.get_dict(kTrainingState);
   impl_->check_training_state(state, path);
-  const auto& loader = impl_->train_dataloader_;
+  const auto& loader = impl_->run_.train_dataloader;
   const int64_t micro_step =
       loader ? micro_step_here(state, *loader, accelerator().num_processes(),
-                               impl_->run_config_.gradient_accumulation_steps, c10::str(path))
+                               impl_->run_.config.gradient_accumulation_steps, c10::str(path))
              : state.get_int("micro_step");
   const auto check_scheduler = [&](const char* key, bool is_in_run, const char* of_what) {
     const bool is_in_state = contents.contains(key);
@@ -284,7 +298,7 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
                   "only the model and the optimizer with "
                   "load_checkpoint.");
   };
-  check_scheduler(kScheduler, impl_->scheduler_ != nullptr, "");
+  check_scheduler(kScheduler, impl_->run_.scheduler != nullptr, "");
   check_scheduler(kRegisteredSchedulers, !impl_->registered_schedulers_state().empty(),
                   " for a registered optimizer");
   LINKBOY_CHECK(contents.contains(kRegisteredOptimizers) || impl_->registered_optimizers_.empty(),
@@ -295,26 +309,73 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
                 path,
                 " has no state of the registered modules, which would restart from their initial "
                 "values. To load only the model, call load_checkpoint.");
-  impl_->load_contents(contents, path, {}, /*is_resumed=*/true);
-  impl_->progress_.resume(state.get_int("num_epochs_done"), state.get_int("num_updates"),
-                          micro_step);
-  if (!impl_->is_running_) impl_->progress_.end_update();
-  impl_->run_history_->load_state_dict(state.get_dict("run_history"));
-  impl_->run_history_->set_epoch(state.get_int("epoch"));
-  if (impl_->train_dataloader_ && state.contains("train_dataloader")) {
-    impl_->train_dataloader_->load_state_dict(state.get_dict("train_dataloader"));
+  const auto ranks = state.get_list(kRanks);
+  const auto rank = static_cast<std::size_t>(accelerator().process_index());
+  const bool is_same_world =
+      ranks.size() == static_cast<std::size_t>(accelerator().num_processes());
+  const auto state_of = [&](std::size_t i) { return StateDict::from_ivalue(ranks[i], kRanks); };
+  StateDict of_rank = state_of(std::min(rank, ranks.size() - 1));
+  Implementation::Losses train_loss;
+  impl_->reset(train_loss);
+  if (is_same_world) {
+    impl_->add(train_loss, of_rank);
+    if (impl_->accelerator_->has_own_weights() && state.contains(kWeightsOfRanks)) {
+      const c10::IValue weights = state.get_list(kWeightsOfRanks)[rank];
+      const StateDict own = StateDict::from_ivalue(weights, kWeightsOfRanks);
+      for (const auto& [part, value] : own.entries()) contents.set(part, value);
+    }
+  } else {
+    of_rank.erase("callbacks");
+    // One process receives all sums.
+    for (std::size_t i = 0; i < ranks.size() && rank == 0; ++i) impl_->add(train_loss, state_of(i));
   }
-  impl_->accelerator_->load_state_dict(state.get_dict("accelerator"));
-  // A run may resume with a different precision.
-  GradScaler* scaler = impl_->accelerator_->grad_scaler();
-  const bool was_scaled = state.contains("grad_scaler");
-  if (scaler != nullptr && was_scaled) scaler->load_state_dict(state.get_dict("grad_scaler"));
-  const auto left_out = impl_->callback_handler_.load_state_dicts(state.get_dict("callbacks"));
-  impl_->load_state_of_rank(state);
-  impl_->resumed_from_ = place;
+  const double weight_unit = state.get_double("weight_unit");
+  const bool was_evaluated_before = state.get_bool("was_evaluated_before");
+  const StateDict members = of_rank.contains(kTrainer) ? of_rank.get_dict(kTrainer) : StateDict();
+  const auto load_weights = impl_->check_contents(contents, path, {}, /*is_resumed=*/true);
+
+  // These may reject their states, too, so they are loaded before the weights and then put back. A
+  // run that fails to resume has nothing to lose, and its callbacks may not have a state yet.
+  const c10::Device device = impl_->accelerator_->device();
+  const StateDict history = impl_->run_history_->state_dict();
+  const StateDict rng = rng_state(device);
+  std::optional<Implementation::RunParts> before;
+  if (!impl_->is_running_ && num_updates() > 0) before = impl_->run_parts();
+  std::vector<std::string> left_out;
+  try {
+    left_out = impl_->load_run_parts(state, of_rank);
+    if (rank >= ranks.size()) {
+      std::vector<StateDict> rngs;
+      rngs.reserve(ranks.size());
+      for (std::size_t i = 0; i < ranks.size(); ++i) rngs.push_back(state_of(i).get_dict("rng"));
+      set_rng_state_of_additional_rank(device, rngs, static_cast<int64_t>(rank));
+    }
+    impl_->accelerator_->load_state_dict(state.get_dict("accelerator"));
+    load_weights();
+  } catch (...) {
+    if (before) impl_->load_run_parts(before->common, before->of_rank);
+    impl_->run_history_->load_state_dict(history);
+    set_rng_state(device, rng);
+    throw;
+  }
+  impl_->run_.after_last_update.reset();
+  impl_->run_.weight_unit = weight_unit;
+  impl_->run_.was_evaluated_before = was_evaluated_before;
+  impl_->run_.train_loss = std::move(train_loss);
+  impl_->run_.progress.resume(state.get_int("num_epochs_done"), state.get_int("num_updates"),
+                              micro_step);
+  if (!impl_->is_running_) impl_->run_.progress.end_update();
+  if (!members.empty()) {
+    const StateDict resumed = rng_state(device);
+    load_state_dict(members);
+    set_rng_state(device, resumed);
+  }
+  impl_->run_.resumed_from = place;
   print(c10::str("Resumed training state from ", place, " (epoch ",
-                 impl_->run_history_->current_epoch(), ", update ", impl_->progress_.num_updates(),
-                 ")"));
+                 impl_->run_history_->current_epoch(), ", update ",
+                 impl_->run_.progress.num_updates(), ")"));
+  const GradScaler* scaler = impl_->accelerator_->grad_scaler();
+  const bool was_scaled = state.contains("grad_scaler");
   if (was_scaled && scaler == nullptr) {
     log(LogLevel::warning,
         "the training state was saved with Precision::fp16, but this run has another "

@@ -78,23 +78,6 @@ std::string duration_to_text(std::chrono::nanoseconds duration) {
   return std::to_string(count / unit->nanoseconds) + unit->name;
 }
 
-TextSettings replace_former_keys(TextSettings settings, std::span<const FormerKey> former) {
-  TextSettings today;
-  for (auto& [key, value] : settings) {
-    const auto found =
-        std::find_if(former.begin(), former.end(),
-                     [&key = key](const FormerKey& known) { return known.name == key; });
-    if (found == former.end()) {
-      today.emplace_back(std::move(key), std::move(value));
-    } else if (found->unit.empty()) {
-      today.emplace_back(found->now, std::move(value));
-    } else if (value != "none") {  // the option was optional and now has a default
-      today.emplace_back(found->now, c10::str("(", value, ")", found->unit));
-    }
-  }
-  return today;
-}
-
 std::string list_fields(const std::string& name, const TextSettings& fields) {
   std::string text = name + "\n";
   for (const auto& [key, value] : fields) text += "    " + key + "=" + value + "\n";

@@ -105,13 +105,13 @@ TEST(AgreementTest, AcceleratorOptionsThatDifferBetweenRanksAreReported) {
   const auto hook = std::make_shared<AddNothing>();
   const std::vector<std::pair<AcceleratorOptions, std::string>> cases{
       {{.precision = Precision::bf16}, "precision = bf16"},
-      {{.channels_last = true}, "channels_last = 1"},
+      {{.channels_last = true}, "channels_last = true"},
       {{.grad_scaler = {.growth_interval = 7}}, "grad_scaler.growth_interval = 7"},
       {{.distributed = {.bucket_cap_mb = 3}}, "bucket_cap_mb = 3"},
-      {{.distributed = {.find_unused_parameters = true}}, "find_unused_parameters = 1"},
-      {{.distributed = {.static_graph = true}}, "static_graph = 1"},
-      {{.distributed = {.gradient_as_bucket_view = true}}, "gradient_as_bucket_view = 1"},
-      {{.distributed = {.broadcast_buffers = false}}, "broadcast_buffers = 0"},
+      {{.distributed = {.find_unused_parameters = true}}, "find_unused_parameters = true"},
+      {{.distributed = {.static_graph = true}}, "static_graph = true"},
+      {{.distributed = {.gradient_as_bucket_view = true}}, "gradient_as_bucket_view = true"},
+      {{.distributed = {.broadcast_buffers = false}}, "broadcast_buffers = false"},
       {{.distributed = {.compression = Compression::bf16}}, "compression = bf16"},
       {{.distributed = {.local_sgd_interval = 4}}, "local_sgd_interval = 4"},
       {{.distributed = {.zero_stage = 1}}, "zero_stage = 1"},

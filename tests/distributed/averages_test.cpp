@@ -79,5 +79,36 @@ TEST(AveragesTest, LimitedEvaluationsCountTheBatchesOfAllRanks) {
   }
 }
 
+TEST(AveragesTest, AResumedRunHasTheAverageOfEachRank) {
+  // With local SGD, the weights differ; without it, the batch-norm statistics do.
+  for (const int64_t interval : {0, 5}) {
+    SCOPED_TRACE(interval);
+    const SharedFolder folder;
+    const auto options = [](int64_t num_epochs) {
+      TrainOptions options = run_of({.updates_per_epoch = 3, .num_epochs = num_epochs});
+      options.train_dataloader_options.seed = 5;
+      return options;
+    };
+    const auto train = [&](const TrainOptions& run, bool saves) {
+      torch::manual_seed(2);
+      torch::nn::Sequential model(torch::nn::Linear(4, 8), torch::nn::BatchNorm1d(8),
+                                  torch::nn::Linear(8, 3));
+      auto ema = make<ModelEma>({.decay = 0.7, .evaluate = false});
+      DistributedOptions distributed;
+      distributed.local_sgd_interval = interval;
+      QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                           {.callbacks = {ema}, .accelerator = together(distributed)});
+      trainer.train(run);
+      if (saves) trainer.save_training_state(folder / "state");
+      return tensors_of(ema->averaged_model_state());
+    };
+    const auto whole = train(options(4), false);
+    train(options(2), true);
+    TrainOptions rest = options(4);
+    rest.resume_from = folder / "state";
+    EXPECT_TRUE(bit_equal(train(rest, false), whole));
+  }
+}
+
 }  // namespace
 }  // namespace linkboy::testing::averages_test

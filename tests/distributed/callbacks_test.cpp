@@ -3,7 +3,7 @@
 #include "distributed/ranks.hpp"
 #include "linkboy/callbacks/gradient_norm.hpp"
 #include "linkboy/callbacks/model_summary.hpp"
-#include "linkboy/callbacks/phase_timer.hpp"
+#include "linkboy/callbacks/performance_monitor.hpp"
 #include "linkboy/callbacks/save_predictions.hpp"
 #include "linkboy/callbacks/time_limit.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
@@ -76,7 +76,7 @@ TEST(MonitorCallbacksRanksTest, ATimeLimitOnOneRankStopsAllAtTheSameUpdate) {
 
 TEST(MonitorCallbacksRanksTest, OnlyTheMainProcessPrintsTheSummary) {
   const auto summary = std::make_shared<ModelSummary>();
-  RankToy toy(together(), {summary, std::make_shared<PhaseTimer>()});
+  RankToy toy(together(), {summary, std::make_shared<PerformanceMonitor>()});
   EXPECT_EQ(toy.train(run_of({.updates_per_epoch = 2})).reason, StopReason::finished);
   EXPECT_EQ(summary->table().has_value(), this_rank() == 0);
   EXPECT_TRUE(same_on_all_ranks(toy));

@@ -1,7 +1,7 @@
 #include "linkboy/engine.hpp"
 
 #include "distributed/ranks.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/expect_error.hpp"
 
 namespace linkboy::testing::engine_test {

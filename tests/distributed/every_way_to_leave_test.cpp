@@ -10,7 +10,7 @@
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/in_every_event.hpp"
 
 namespace linkboy::testing::every_way_to_leave_test {

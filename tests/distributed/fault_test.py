@@ -339,6 +339,18 @@ class StartTest(FaultTest):
                 ended = self.end(self.start_waiting(1, 2, port, timeout=2), seconds=2 + SLACK)[0]
                 self.assert_error(ended, 1, f"rank 0 did not answer at 127.0.0.1:{port} in 2 s")
 
+    def test_a_second_launch_with_the_same_port_neither_joins_nor_hides_a_loss(self):
+        port = free_port()
+        options = self.options(distributed__timeout="60s", **self.ENDLESS)
+        first = [self.start_rank(rank, 2, port, options) for rank in range(2)]
+        self.wait_for_update(20, first)
+        ended = self.end(self.start_rank(1, 2, port, self.options(distributed__timeout="60s")),
+                         seconds=SLACK)[0]
+        self.assert_error(ended, 1, "another process is already rank 1 here")
+        kill(first[1])
+        ended = self.end(first[0], seconds=SLACK)[0]
+        self.assert_error(ended, 0, "rank 1 is lost")
+
     # Rank 0 fails first, and its store ends with it.
     def test_a_rank_that_never_arrives_is_named_by_all(self):
         port = free_port()

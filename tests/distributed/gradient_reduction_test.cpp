@@ -35,6 +35,39 @@ TEST(DataParallelTest, AGradientCommHookCanUseItsOwnGroups) {
   expect_as_one_process(epochs_of(4), {.gradient_comm_hook = std::make_shared<MeanOfPairsFirst>()});
 }
 
+/// Learns the mean of each row of an embedding with sparse gradients.
+struct Words : QuietTrainer {
+  using QuietTrainer::QuietTrainer;
+  StepOutput calculate_train_batch_loss(const Batch& batch) override {
+    const auto words = (batch.input().select(1, 0) * 100).abs().to(torch::kLong) % 7;
+    return {.loss = (model()(words) - batch.input()).square().mean(), .batch_size = batch.size()};
+  }
+};
+
+TEST(DataParallelTest, SparseGradientsAreAveraged) {
+  const auto train = [](AcceleratorOptions options, int64_t batch_size) {
+    torch::manual_seed(4);
+    torch::nn::Sequential model(
+        torch::nn::Embedding(torch::nn::EmbeddingOptions(9, 4).sparse(true)));
+    Words trainer(model, nullptr, std::make_shared<torch::optim::SGD>(model->parameters(), 0.1),
+                  {.callbacks = {}, .accelerator = std::move(options)});
+    TrainOptions run = run_of({.updates_per_epoch = 4, .num_epochs = 2});
+    run.per_device_batch_size = batch_size;
+    run.train_dataloader_options.shuffle = false;
+    trainer.train(run);
+    return copies_of(model->parameters());
+  };
+  const auto expected = train(alone(), 4 * num_ranks());
+  for (const auto& distributed :
+       {DistributedOptions{}, DistributedOptions{.find_unused_parameters = true},
+        DistributedOptions{.static_graph = true}, DistributedOptions{.zero_stage = 1},
+        DistributedOptions{.zero_stage = 2}}) {
+    SCOPED_TRACE(distributed.zero_stage);
+    expect_close(train(together(distributed), 4), expected, 1e-5);
+  }
+  train(together({.local_sgd_interval = 2}), 4);
+}
+
 TEST(DataParallelTest, EveryOptionOfTheReducerGivesTheSameNumbers) {
   const std::map<std::string, DistributedOptions> all{
       {"bucket_cap_mb", {.bucket_cap_mb = 1e-5}},
@@ -43,8 +76,12 @@ TEST(DataParallelTest, EveryOptionOfTheReducerGivesTheSameNumbers) {
       {"gradient_as_bucket_view", {.gradient_as_bucket_view = true}},
       {"broadcast_buffers", {.backend = Backend::gloo, .broadcast_buffers = false}}};
   for (const auto& [name, distributed] : all) {
-    SCOPED_TRACE(name);
-    expect_as_one_process(epochs_of(4), distributed);
+    for (const int64_t accumulation : {1, 2, 3}) {
+      SCOPED_TRACE(c10::str(name, ", ", accumulation, " micro-steps"));
+      auto options = epochs_of(4);
+      options.gradient_accumulation_steps = accumulation;
+      expect_as_one_process(options, distributed);
+    }
   }
 }
 
@@ -158,6 +195,53 @@ TEST(DataParallelTest, TwoModelsInOneLoopAreReducedWithTheirOwnLosses) {
     return parameters;
   };
   expect_close(train(together(), true), train(alone(), false), 1e-5);
+}
+
+/// Keeps copies of the gradients of each update, and clears them as `clear` does.
+class KeepsGradients : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+  void optimizer_zero_grad() override {
+    for (const auto& group : optimizer()->param_groups()) {
+      for (const auto& parameter : group.params()) {
+        if (parameter.grad().defined()) gradients.push_back(parameter.grad().clone());
+      }
+    }
+    clear(*optimizer());
+  }
+
+  std::function<void(torch::optim::Optimizer&)> clear;
+  std::vector<torch::Tensor> gradients;
+};
+
+TEST(DataParallelTest, AnOverrideOfOptimizerZeroGradSeesTheGradientsOfOneProcess) {
+  using Clear = std::function<void(torch::optim::Optimizer&)>;
+  const Clear releases = [](auto& optimizer) { optimizer.zero_grad(); };
+  const Clear fills = [](auto& optimizer) { optimizer.zero_grad(/*set_to_none=*/false); };
+  const Clear keeps = [](auto&) {};  // the gradients of all updates add up
+  for (const Clear& clear : {releases, fills, keeps}) {
+    RankToyOf<KeepsGradients> shared(together()), single(alone());
+    shared.trainer.clear = single.trainer.clear = clear;
+    TrainOptions options = epochs_of(4);
+    shared.trainer.train(options);
+    options.per_device_batch_size *= num_ranks();
+    single.trainer.train(options);
+    expect_close(shared.trainer.gradients, single.trainer.gradients, 1e-5);
+    expect_close(shared.parameters(), single.parameters(), 1e-5);
+  }
+}
+
+TEST(DataParallelTest, ZeroGradOfLibTorchAcceptsTheGradientsOfAllReducers) {
+  for (const int64_t zero_stage : {0, 1, 2}) {
+    Accelerator accelerator(together({.gradient_as_bucket_view = true, .zero_stage = zero_stage}));
+    auto net = toy_model();
+    Model model(net);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    accelerator.prepare(model, &optimizer);
+    accelerator.begin_micro_step(0, 1);
+    accelerator.backward(net->forward(toy_inputs(4).to(accelerator.device())).square().mean());
+    EXPECT_NO_THROW(optimizer.zero_grad()) << "stage " << zero_stage;
+  }
 }
 
 TEST(DataParallelTest, AGradientCommHookReplacesTheReduction) {

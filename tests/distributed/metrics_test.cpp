@@ -201,13 +201,14 @@ class DistributedRankingMetricsTest : public GroupTest {
 
   template <class Kind, class Options>
   void expect_value_of_one_process(Options options, const torch::Tensor& outputs,
-                                   const torch::Tensor& targets) const {
+                                   const torch::Tensor& targets, double tolerance = 0.0) const {
     Kind whole(options);
     whole.update(outputs, targets);
     Kind part(options);
     update(part, outputs, targets);
     const auto value = part.compute(group);
-    EXPECT_TRUE(torch::equal(value, whole.compute())) << value << " is not " << whole.compute();
+    EXPECT_TRUE(torch::allclose(value, whole.compute(), tolerance, 0.0))
+        << value << " is not " << whole.compute();
   }
 };
 
@@ -234,12 +235,12 @@ TEST_F(DistributedRankingMetricsTest, MulticlassValuesEqualOneProcess) {
   }
 }
 
-TEST_F(DistributedRankingMetricsTest, R2OfExactSumsEqualsOneProcess) {
+TEST_F(DistributedRankingMetricsTest, R2EqualsOneProcess) {
   const auto targets = torch::stack({labels(7), labels(5)}, 1).to(torch::kFloat) / 8;
   const auto outputs = targets + torch::stack({labels(3), labels(2)}, 1) / 4.0;
   for (const auto average : {R2Average::uniform, R2Average::variance_weighted, R2Average::none}) {
     expect_value_of_one_process<R2Score>(R2ScoreOptions{.num_outputs = 2, .average = average},
-                                         outputs, targets);
+                                         outputs, targets, 1e-13);
   }
 }
 
@@ -266,10 +267,10 @@ TEST_F(DistributedRankingMetricsTest, AreNaNWithoutSamplesOnAnyRank) {
   EXPECT_TRUE(std::isnan(AveragePrecision({.thresholds = 3}).compute(group).item<double>()));
 }
 
-TEST_F(DistributedRankingMetricsTest, TooFewSamplesAreAnErrorOnAllRanks) {
+TEST_F(DistributedRankingMetricsTest, R2OfASingleSampleIsNaNOnAllRanks) {
   R2Score r2;
   if (rank == size - 1) r2.update(torch::ones({1}), torch::ones({1}));
-  EXPECT_ERROR(r2.compute(group), "it has seen 1 samples");
+  EXPECT_TRUE(std::isnan(r2.compute(group).item<double>()));
 }
 
 TEST_F(DistributedRankingMetricsTest, CollectionMergesEachMetric) {

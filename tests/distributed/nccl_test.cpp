@@ -8,7 +8,7 @@
 #include "distributed/gradient_reducer.hpp"
 #include "distributed/ranks.hpp"
 #include "linkboy/callbacks/lambda_callback.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "simulated_cuda/simulation.hpp"
 #include "support/environment_variable.hpp"
 #include "support/expect_error.hpp"

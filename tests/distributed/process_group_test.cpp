@@ -31,6 +31,16 @@ TEST_F(ProcessGroupTest, ReducesSumsMeansMinimaAndMaxima) {
   EXPECT_TRUE(torch::equal(reduced(ReduceOp::max), torch::tensor({n, 0.0})));
 }
 
+TEST_F(ProcessGroupTest, AMeanOfIntegersIsAnErrorBeforeTheCall) {
+  for (const auto dtype : {torch::kLong, torch::kInt, torch::kBool}) {
+    const auto tensor = torch::ones({2}, dtype);
+    EXPECT_OPTION_ERROR(accelerator.reduce(tensor, ReduceOp::mean), "dtype cannot hold a mean");
+    EXPECT_OPTION_ERROR(group.reduce_later(tensor, 0, ReduceOp::mean), "dtype cannot hold a mean");
+    EXPECT_OPTION_ERROR(ProcessGroup().all_reduce(tensor, ReduceOp::mean), "ReduceOp::sum");
+  }
+  EXPECT_EQ(accelerator.reduce(torch::ones({1}, torch::kLong)).item<int64_t>(), size);
+}
+
 TEST_F(ProcessGroupTest, AReductionCanBeAwaitedLater) {
   auto a = torch::full({5}, static_cast<double>(rank));
   auto b = torch::ones({2}, torch::kLong);

@@ -1,8 +1,11 @@
 // Existing loaders, streams and batch samplers that ranks share.
 
 #include "distributed/ranks.hpp"
+#include "linkboy/callbacks/precise_batch_norm.hpp"
 #include "linkboy/data/stream.hpp"
+#include "linkboy/extend/limited_loader.hpp"
 #include "support/at_update.hpp"
+#include "support/expect_error.hpp"
 
 namespace linkboy::testing::shared_loaders_test {
 namespace {
@@ -105,6 +108,35 @@ TEST_F(SharedLoadersTest, EachBatchOfAStreamIsReadOnceAndARunResumesWithinIt) {
   }
 }
 
+TEST_F(SharedLoadersTest, ASingleStreamIsReadOnceByAllRanksWhateverElseReadsIt) {
+  const SharedFolder folder;
+  const int64_t num_rows = 2 * 2 * kBatchesPerRank * size;  // two epochs
+  for (const int64_t num_workers : {0, 1}) {
+    const auto seen = std::make_shared<KeepFirstFeatures>();
+    const auto run = [&](CallbackList callbacks, std::optional<std::filesystem::path> state) {
+      callbacks.push_back(seen);
+      callbacks.push_back(make<PreciseBatchNorm>({.num_batches = 3}));
+      const torch::nn::BatchNorm1d norm(4);
+      const torch::nn::Sequential model(norm, torch::nn::Linear(4, 3));
+      QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                           {.callbacks = std::move(callbacks), .accelerator = together()});
+      trainer.train({.train_dataloader = make_stream_loader(
+                         std::make_shared<RowStream>(num_rows, /*has_state=*/false),
+                         {.batches_per_epoch = kBatchesPerRank * size},
+                         {.batch_size = 2, .num_workers = num_workers}),
+                     .num_epochs = 2,
+                     .resume_from = std::move(state)});
+      EXPECT_GT(norm->running_var.sub(1).abs().sum().item<float>(), 0.0F);
+      if (!state) trainer.save_training_state(folder / "state");
+      accelerator.wait_for_everyone();
+    };
+    run({stop_at(kBatchesPerRank)}, std::nullopt);
+    run({}, folder / "state");
+    EXPECT_TRUE(all_have_seen(seen->seen, num_rows)) << seen->seen;
+    accelerator.wait_for_everyone();  // before the state is replaced
+  }
+}
+
 TEST_F(SharedLoadersTest, AnEvaluationReadsEachBatchOfAStreamOnce) {
   RankToy toy(together());
   RankToy single(alone());
@@ -145,6 +177,44 @@ TEST_F(SharedLoadersTest, AnEvaluationOfAStreamShorterThanItsSizeIsAnErrorOnAllR
       [](int64_t, const DataLoaderShard&) { return std::make_shared<RowStream>(6, false); },
       {.batches_per_epoch = 4 * size}, {.batch_size = 2});
   EXPECT_ANY_THROW(toy.trainer.evaluate({.dataloader = loader}));
+}
+
+/// A user's own loader of all batches, or of a share.
+class OwnLoader : public DataLoader {
+ public:
+  OwnLoader(int64_t num_rows, DataLoaderShard shard)
+      : loader_(make_data_loader(toy_data(num_rows), {.batch_size = 2, .shard = shard})) {}
+  int64_t size() const override { return loader_->size(); }
+  int64_t batch_size() const override { return 2; }
+  std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch) override {
+    return loader_->iterate(epoch, first_batch);
+  }
+
+ private:
+  std::shared_ptr<DataLoader> loader_;
+};
+
+struct OwnShareLoader : OwnLoader {
+  using OwnLoader::OwnLoader;
+  bool returns_own_share() const override { return true; }
+};
+
+TEST_F(SharedLoadersTest, AnOwnLoaderMustSayHowItIsShared) {
+  const auto all = std::make_shared<OwnLoader>(4 * size, DataLoaderShard());
+  const std::string missing = "bool returns_own_share() const override { return true; }";
+  RankToy toy(together());
+  EXPECT_OPTION_ERROR(toy.trainer.train({.train_dataloader = all, .num_epochs = 1}), missing);
+  EXPECT_OPTION_ERROR(toy.trainer.evaluate({.dataloader = all}), missing);
+  EXPECT_OPTION_ERROR(accelerator.prepare(std::make_shared<LimitedLoader>(all, 1)), missing);
+  EXPECT_OPTION_ERROR(accelerator.prepare(all), "OwnLoader does not say how");
+  EXPECT_EQ(Accelerator(alone()).prepare(all)->size(), 2 * size);
+
+  const auto share = std::make_shared<OwnShareLoader>(4 * size, DataLoaderShard{rank, size});
+  EXPECT_EQ(accelerator.prepare(std::make_shared<LimitedLoader>(share, 1))->size(), 1);
+  const auto keep = std::make_shared<KeepFirstFeatures>();
+  RankToy sharing(together(), {keep});
+  sharing.trainer.train({.train_dataloader = share, .num_epochs = 1, .eval_dataloader = share});
+  EXPECT_TRUE(all_have_seen(keep->seen, 4 * size)) << keep->seen;
 }
 
 TEST_F(SharedLoadersTest, AStreamWithItsOwnShardCanTrainTwice) {

@@ -55,9 +55,9 @@ TEST(StopTest, ARequestOnOneRankStopsAllAfterTheUpdateInProgress) {
 struct OwnStep : QuietTrainer {
   using QuietTrainer::QuietTrainer;
   void train_step(const Batch& batch) override {
-    fire(&Callback::on_train_step_start);
+    fire<Event::train_step_start>();
     const StepOutput output = forward(batch);
-    fire(&Callback::on_train_step_end, batch, output);
+    fire<Event::train_step_end>(batch, output);
     backward_step(output.loss);
     if (is_update_due()) update();
   }

@@ -1,6 +1,7 @@
 #include <fstream>
 
 #include "distributed/ranks.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/metric_callback.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
@@ -37,6 +38,51 @@ TEST(TrainingStateRanksTest, EachRankContinuesItsOwnRandomNumbers) {
   accelerator.wait_for_everyone();
   toy.trainer.load_training_state(folder.path());
   EXPECT_TRUE(torch::equal(torch::rand({3}), expected));
+}
+
+TEST(TrainingStateRanksTest, AdditionalRanksGetTheirOwnRandomNumbers) {
+  const SharedFolder folder;
+  if (this_rank() == 0) RankToy(alone()).trainer.save_training_state(folder.path());
+  RankToy toy(together());
+  Accelerator& accelerator = toy.accelerator();
+  accelerator.wait_for_everyone();
+  const auto draw = [&] {
+    toy.trainer.load_training_state(folder.path());
+    return torch::rand({3});
+  };
+  const torch::Tensor first = draw();
+  const torch::Tensor all = accelerator.gather(first);
+  EXPECT_EQ(std::get<0>(torch::_unique(all)).numel(), 3 * num_ranks()) << all;
+  accelerator.set_seed_per_process(9);
+  EXPECT_TRUE(torch::equal(draw(), first));
+}
+
+TEST(TrainingStateRanksTest, GradientsAreSentInTheOrderOfTheLoadedState) {
+  const auto orders_of = [](Trainer& trainer) {
+    return trainer.accelerator().state_dict().at("sending_orders");
+  };
+  const std::vector<int64_t> other{1, 0, 3, 2};
+  c10::impl::GenericList others(c10::AnyType::get());
+  others.push_back(other);
+  for (const bool unfreezes : {false, true}) {
+    SCOPED_TRACE(unfreezes);
+    c10::IValue before_first_update;
+    const auto load = make<LambdaCallback>(
+        {.on_training_run_start =
+             [&](Trainer& trainer) {
+               before_first_update = orders_of(trainer);
+               trainer.accelerator().load_state_dict({{"sending_orders", others}});
+             },
+         .on_train_epoch_start =
+             [](Trainer& trainer) { trainer.model().parameters()[0].set_requires_grad(true); }});
+    RankToy toy(together(), {load});
+    toy.parameters()[0].set_requires_grad(!unfreezes);
+    toy.trainer.train(run_of({}));
+    const c10::IValue orders = orders_of(toy.trainer);
+    EXPECT_EQ(orders.toListRef()[0].toIntVector(), other);
+    toy.accelerator().load_state_dict({{"sending_orders", before_first_update}});
+    EXPECT_EQ(c10::str(orders_of(toy.trainer)), c10::str(before_first_update));
+  }
 }
 
 TEST(TrainingStateRanksTest, EachRankContinuesItsShareOfTheTrainingMetrics) {

@@ -114,6 +114,37 @@ TEST_P(ZeroTest, CheckpointsEqualThoseWithoutZeroAndResumeOnAnyNumberOfRanks) {
   expect_close(single.model->parameters(), whole.model->parameters(), 1e-4, 1e-5);
 }
 
+TEST_P(ZeroTest, OnlyWeightsThatNoRankUsesAreLeftUnchanged) {
+  const auto train = [](int64_t zero_stage) {
+    Accelerator accelerator(together({.find_unused_parameters = true, .zero_stage = zero_stage}));
+    torch::manual_seed(4);
+    torch::nn::Linear used(4, 3);
+    torch::nn::Linear of_rank_1(4, 3);
+    torch::nn::Linear unused(4, 3);
+    Model model(torch::nn::Sequential(used, of_rank_1, unused));
+    const torch::NoGradGuard constant;
+    for (auto& weight : of_rank_1->parameters()) weight.fill_(0.5);
+    for (auto& weight : unused->parameters()) weight.fill_(0.25);
+    torch::optim::SGD optimizer(model.parameters(),
+                                torch::optim::SGDOptions(0.1).weight_decay(0.5));
+    accelerator.prepare(model, &optimizer);
+    const auto inputs = toy_inputs(2).to(accelerator.device());
+    for (int update = 0; update < 3; ++update) {
+      const torch::AutoGradMode with_gradients(true);
+      auto loss = used->forward(inputs).square().mean();
+      if (accelerator.process_index() == 1) loss = loss + of_rank_1->forward(inputs).sum();
+      accelerator.begin_micro_step(0, 1);
+      accelerator.backward(loss);
+      accelerator.optimizer_step(optimizer);
+      Accelerator::zero_grad(optimizer);
+    }
+    EXPECT_TRUE((unused->weight == 0.25).all().item<bool>()) << unused->weight;
+    EXPECT_FALSE((of_rank_1->weight == 0.5).any().item<bool>());
+    return copies_of(model.parameters());
+  };
+  expect_close(train(GetParam()), train(0), 1e-5);
+}
+
 TEST_P(ZeroTest, AllRanksRecordWhichGradientsHadAFusedKernel) {
   // The smallest parameter belongs to the last rank. The fused kernel does not accept it if it has
   // gaps in memory.

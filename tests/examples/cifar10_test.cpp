@@ -4,9 +4,10 @@
 #include <torch/utils.h>
 
 #include <cmath>
-#include <linkboy/run/run_config.hpp>
 #include <map>
 #include <string>
+
+#include <linkboy/run/run_config.hpp>
 
 #include "recipe.hpp"
 #include "shapes.hpp"

@@ -29,7 +29,7 @@ FAULTS = {
     "close": ("EIO",),
     "rename": ("EIO", "ENOSPC"),
     "unlink": ("EIO",),
-    "mkdir": ("EIO", "ENOSPC"),
+    "mkdir": ("EIO", "ENOSPC", "EDQUOT", "EROFS"),
     "mmap": ("ENOMEM",),
     "pread": ("EIO", "EINTR", "short"),
     "flock": ("EIO", "ENOLCK", "EINTR"),
@@ -54,7 +54,7 @@ class FaultTest(unittest.TestCase):
         cls.root = programs.temporary_folder(cls.addClassCleanup).resolve()
         # In another folder, because the test does not cover the reading of the data.
         cls.data = programs.temporary_folder(cls.addClassCleanup)
-        # Noise, so that the first model stays the best, and the resumed run copies its file.
+        # Noise, so that the first model stays the best, and the resumed run copies its file to another name.
         write_data(cls.data, num_train=60, num_test=20, has_bands=False)
         # The state of another run, and a run of two of three epochs.
         cls.start = cls.root / "start"
@@ -68,12 +68,12 @@ class FaultTest(unittest.TestCase):
         shutil.rmtree(sorted((cls.start / "states").glob("state-*"))[-1])
 
     @classmethod
-    def run_in(cls, output, fault=None, log=None, **options):
+    def run_in(cls, output, fault=None, log=None, best=None, **options):
         """Runs to the end. A run without a fault must succeed."""
         command = [PROGRAM, *programs.arguments_of({
             "data": cls.data, "model": "mlp", "epochs": 3, "batch_size": 10, "device": "cpu", "num_threads": 1,
             "progress": "none", "scheduler": "none", "output_dir": output, "save_every_updates": 2,
-            "eval_batch_size": 20, "callbacks": f"save-best-model:path={output}/best.pt,load_saved_checkpoint=false",
+            "eval_batch_size": 20, "callbacks": f"save-best-model:path={best or output / 'best.pt'},load_saved_checkpoint=false",
             **options})]
         preloaded = {"LD_PRELOAD": LIBRARY, "LINKBOY_FAULT": fault, "LINKBOY_FAULT_LOG": log} if fault else {}
         return programs.run(command, cwd=cls.root, check=not fault, env={**os.environ, **preloaded})
@@ -85,8 +85,9 @@ class FaultTest(unittest.TestCase):
         log.unlink(missing_ok=True)
         final.unlink(missing_ok=True)
         shutil.copytree(self.start, output)
-        done = self.run_in(output, f"{call}:{number}:{error}:{self.root}", log, resume_from=output / "states",
-                           checkpoint=final, states__asynchronous="true" if asynchronous else None)
+        done = self.run_in(output, f"{call}:{number}:{error}:{self.root}", log, best=output / "copied.pt",
+                           resume_from=output / "states", checkpoint=final,
+                           states__asynchronous="true" if asynchronous else None)
         if not log.exists():
             return False
         self.assertIn(done.status, (0, 1), done)

@@ -131,6 +131,23 @@ def make_pickles():
     for protocol in (2, 3, 4, 5):
         write("unpickler", f"python_{protocol}", pickle.dumps(value, protocol))
     write("unpickler", "ordered", pickle.dumps(collections.OrderedDict(a=1, b=[2]), 2))
+    for name, value in {
+        "counter": collections.Counter("aab"), "defaultdict": collections.defaultdict(list, {1: [2]}),
+        "set": {1, 2}, "frozenset": frozenset([1]), "bytes": [b"a\xff", b"", bytearray(b"a\xff"), bytearray()],
+        "complex": 1 + 2j, "device": [torch.device("cuda", 0), torch.device("cpu")],
+        "dtypes": [torch.float32, torch.qint8, torch.strided],
+    }.items():
+        for protocol in (2, 5):
+            write("unpickler", f"value_{name}_{protocol}", pickle.dumps(value, protocol))
+    write("unpickler", "copied_list", b"\x80\x02(](" + b"K\x07" * 1000 + b"eq\x01"
+          + b"cbuiltins\nset\nq\x02h\x01\x85R" + b"h\x02h\x01\x85R" * 300 + b"t.")
+    call = b"\x80\x02ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n_rebuild_tensor_v2\nctorch\nTensor\n("
+    part = tensor(0, [2], [1])
+    arguments = part[part.index(b"(") + 1:].removesuffix(b"tR")
+    write("unpickler", "attributes", call + arguments + b"t}tR.")
+    nested = call.replace(b"_utils\n_rebuild_tensor_v2", b"_tensor\n_rebuild_from_type_v2")
+    write("unpickler", "attributes_of_attributes", nested + b"t}tR.")
+    write("unpickler", "storage", b"\x80\x02" + storage("DoubleStorage") + b".")
     for name, data in hostile_pickles():
         write("unpickler", name, data)
 
@@ -224,7 +241,6 @@ def make_checkpoints():
         # The offset is not a multiple of 8; a mapped tensor has the same one.
         "unaligned": archive([(b"data.pkl", in_dict(tensor(0, [1], [1], "DoubleStorage", "0"))),
                               (b"x", b"odd"), (b"data/0", bytes(8))]),
-        "old_format": b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.",
         "empty": b"",
     }
     keys = b"".join(number(key) + b"N" for key in colliding_keys(100))
@@ -253,6 +269,55 @@ def make_checkpoints():
         data = io.BytesIO()
         torch.save(value, data)
         write("checkpoint", name, data.getvalue())
+
+
+# ---- Files of PyTorch before 1.6 ----------------------------------------------------------------
+
+
+def legacy(value, keys=("1",), data=struct.pack("<q12f", 12, *range(12)), version=1001):
+    start = [torch.serialization.MAGIC_NUMBER, version, {"little_endian": True}]
+    return b"".join(pickle.dumps(part, 2) for part in start) + value + pickle.dumps(list(keys), 2) + data
+
+
+def legacy_tensor(size, view=b"N", function="_rebuild_tensor_v2"):
+    part = storage().removesuffix(b"tQ") + view + b"tQ"
+    return (b"ctorch._utils\n" + function.encode() + b"\n(" + part + b"K\x00" + number(size) + b"\x85K\x01\x85"
+            + (b"\x89ccollections\nOrderedDict\n)R" if function.endswith("2") else b"") + b"tR")
+
+
+def make_legacy():
+    view = b"(" + text("2") + b"K\x04K\x05t"
+    pair = b"](" + text("w") + b"ctorch.nn.parameter\nParameter\n"
+    plain = in_dict(legacy_tensor(3))
+    for name, data in {
+        "plain": legacy(plain),
+        "view": legacy(in_dict(legacy_tensor(5, view))),
+        "view_outside": legacy(in_dict(legacy_tensor(5, view.replace(b"\x05", b"\x09")))),
+        "python_2": legacy(b"\x80\x02ccollections\nOrderedDict\n](" + pair + legacy_tensor(
+            3, function="_rebuild_tensor") + b"\x85\x81(\x88\x89Ntbee\x85R."),
+        # The same list of pairs is copied again and again.
+        "copied_pairs": legacy(b"\x80\x02(](](NNee" + b"q\x00ccollections\nOrderedDict\nq\x01h\x00\x85R"
+                               + b"h\x01h\x00\x85R" * 50 + b"t."),
+        "no_storages": legacy(b"\x80\x02}.", [], b""),
+        "key_is_missing": legacy(plain, [], b""),
+        "key_is_unknown": legacy(plain, ["2"]),
+        "key_twice": legacy(plain, ["1", "1"]),
+        "key_is_a_number": legacy(plain, [1]),
+        "fewer_elements": legacy(plain, data=struct.pack("<q3f", 3, 1, 2, 3)),
+        "negative_elements": legacy(plain, data=struct.pack("<q", -1)),
+        "huge_elements": legacy(plain.replace(b"K\x0c", number(1 << 61)), data=struct.pack("<q", 1 << 61)),
+        "cut": legacy(plain)[:-1],
+        "no_data": legacy(plain, data=b""),
+        "other_version": legacy(plain, version=7),
+        "magic_only": pickle.dumps(torch.serialization.MAGIC_NUMBER, 2),
+        "name_without_end": legacy(b"\x80\x02c" + b"n" * 200, (), b""),
+    }.items():
+        write("checkpoint", "legacy_" + name, data)
+    for protocol in (2, 4):
+        data = io.BytesIO()
+        torch.save({"a": torch.ones(3, dtype=torch.uint16), "b": torch.nn.Parameter(torch.ones(2, 2).t())}, data,
+                   pickle_protocol=protocol, _use_new_zipfile_serialization=False)
+        write("checkpoint", f"legacy_torch_{protocol}", data.getvalue())
 
 
 # ---- safetensors ---------------------------------------------------------------------------------
@@ -371,6 +436,7 @@ def make_images():
 
 make_pickles()
 make_checkpoints()
+make_legacy()
 make_safetensors()
 make_idx()
 make_images()

@@ -17,6 +17,6 @@ if(length GREATER 12000)
 endif()
 message("${output}")
 if(NOT status EQUAL 0)
-  message(FATAL_ERROR "${BINARY} failed (${status}); the input is at ${BINARY}${NAME}.*-*. Once it is "
-    "mended, keep it in ${CORPUS}.")
+  message(FATAL_ERROR "${BINARY} failed (${status}); the input is at ${BINARY}${NAME}.*-*. Mend the "
+    "reader, and keep the input in ${CORPUS}.")
 endif()

@@ -1,4 +1,4 @@
-# Configures without the packages that only tests, benchmarks, linkboy::cli or linkboy::vision need. Tests the messages
+# Configures without the packages that only tests, benchmarks or linkboy::vision need. Tests the messages
 # and the default build type.
 file(REMOVE_RECURSE "${WORK}")
 
@@ -18,11 +18,9 @@ if(NOT build_type STREQUAL "CMAKE_BUILD_TYPE:STRING=Release")
 endif()
 configure("benchmarks need Google Benchmark, which was not found. Run `scripts/setup --dev`, or build without them"
   -DLINKBOY_BUILD_BENCHMARKS=ON -DLINKBOY_BUILD_TESTS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_benchmark=ON)
-configure("linkboy::cli needs spdlog, which was not found. Install libspdlog-dev, or build without it"
-  -DLINKBOY_BUILD_BENCHMARKS=OFF -DLINKBOY_BUILD_TESTS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_spdlog=ON)
 foreach(package IN ITEMS JPEG PNG)
   configure("linkboy::vision needs libjpeg-turbo and libpng, which were not found. Install libjpeg62-turbo-dev and libpng"
-    -DLINKBOY_BUILD_BENCHMARKS=OFF -DLINKBOY_BUILD_TESTS=OFF -DCMAKE_DISABLE_FIND_PACKAGE_spdlog=OFF
+    -DLINKBOY_BUILD_BENCHMARKS=OFF -DLINKBOY_BUILD_TESTS=OFF
     -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
 endforeach()
 configure(works -DLINKBOY_BUILD_BENCHMARKS=ON -DLINKBOY_BUILD_TESTS=ON -DLINKBOY_BUILD_VISION=OFF

@@ -3,8 +3,12 @@
 Usage: checkpoint_peer.py COMMAND PATH [PATH ...]; raises an exception on failure.
 """
 
+import argparse
 import collections
 import copy
+import pathlib
+import pickle
+import struct
 import sys
 
 import torch
@@ -15,7 +19,8 @@ def read(path):
     for mmap in (False, True):
         data = torch.load(path, weights_only=True, mmap=mmap)
         assert list(data) == ["epoch", "lr", "flag", "none", "name", "tuple", "list", "by_index",
-                              "empty", "weight", "transposed", "half", "scalar"], list(data)
+                              "empty", "weight", "transposed", "half", "scalar",
+                              "unsigned", "float8"], list(data)
         assert data["epoch"] == 3 and type(data["epoch"]) is int
         assert data["lr"] == 0.125 and data["flag"] is True and data["none"] is None
         assert data["name"] == "gr\u00fcn" and data["tuple"] == (1, "two")
@@ -26,6 +31,10 @@ def read(path):
         assert torch.equal(data["transposed"], expected.t())
         assert data["transposed"].data_ptr() == data["weight"].data_ptr()
         assert torch.equal(data["half"], torch.ones(2, dtype=torch.bfloat16))
+        assert data["unsigned"].dtype is torch.uint16
+        assert torch.equal(data["unsigned"].int(), expected.int().t())
+        assert data["float8"].dtype is torch.float8_e5m2
+        assert torch.equal(data["float8"].float(), torch.arange(6).to(torch.float8_e5m2).float())
 
 
 def step(kind, fused, source, target):
@@ -96,6 +105,32 @@ def train(folder):
     torch.save(maximizing.state_dict(), f"{folder}/adagrad_maximize.pt")
 
 
+def write_like_python_2(path):
+    """Writes a parameter and a view of its storage as PyTorch 0.1 to 0.3 did in Python 2."""
+    def text(value):
+        return b"U" + bytes([len(value)]) + value.encode()
+
+    def tensor(view, offset, size, stride):
+        storage = (b"(" + text("storage") + b"ctorch\nFloatStorage\n" + text("7") + text("cpu")
+                   + b"K\x06" + view + b"tQ")
+        return (b"ctorch._utils\n_rebuild_tensor\n(" + storage
+                + b"K%cK%c\x85K%c\x85tR" % (offset, size, stride))
+
+    parameter = (b"ctorch.nn.parameter\nParameter\n" + tensor(b"N", 1, 2, 3)
+                 + b"\x85\x81(\x88\x89ccollections\nOrderedDict\n)Rtb")
+    view = tensor(b"(" + text("8") + b"K\x02K\x04t", 0, 4, 1)
+    value = (b"\x80\x02ccollections\nOrderedDict\n](](" + text("w") + parameter + b"e]("
+             + text("v") + view + b"ee\x85R.")
+    data = b"".join(pickle.dumps(part, 2) for part in (
+        torch.serialization.MAGIC_NUMBER, torch.serialization.PROTOCOL_VERSION,
+        {"little_endian": True}))
+    data += value + pickle.dumps(["7"], 2) + struct.pack("<q6f", 6, *range(6))
+    pathlib.Path(path).write_bytes(data)
+    state = torch.load(path, weights_only=True)
+    assert list(state) == ["w", "v"]
+    assert state["w"].tolist() == [1, 4] and state["v"].tolist() == [2, 3, 4, 5]
+
+
 def write(folder):
     """Writes the files that the test reads."""
     torch.manual_seed(1)
@@ -121,10 +156,12 @@ def write(folder):
     }
     torch.save(everything, f"{folder}/everything.pt")
     torch.save(everything, f"{folder}/protocol_4.pt", pickle_protocol=4)
-    torch.save(everything, f"{folder}/legacy.pt", _use_new_zipfile_serialization=False)
+    for protocol in (2, 4):
+        torch.save(everything, f"{folder}/legacy_{protocol}.pt", pickle_protocol=protocol,
+                   _use_new_zipfile_serialization=False)
+    write_like_python_2(f"{folder}/python_2.pt")
     torch.save({"model": model}, f"{folder}/object.pt")
     torch.save([1, 2], f"{folder}/list.pt")
-    torch.save({"set": {1, 2}}, f"{folder}/set.pt")
     torch.save({"long": 2**70}, f"{folder}/long.pt")
     maximizing = torch.optim.AdamW(model.parameters(), maximize=True)
     torch.save(maximizing.state_dict(), f"{folder}/maximize.pt")
@@ -133,6 +170,21 @@ def write(folder):
     torch.save(plain.state_dict(), f"{folder}/sgd.pt")
 
 
+def with_attribute(value):
+    value.attribute = "text"
+    return value
+
+
+def value(path, expression, instead=""):
+    """Writes the value of an expression, alone and, in the format before PyTorch 1.6, in a dict. If `instead` is
+    given, the file in that format contains its value, where x is the first value."""
+    x = eval(expression)
+    torch.save(x, f"{path}.pt")
+    if instead:
+        x = eval(instead, {"torch": torch, "x": x})
+    torch.save({"value": x}, f"{path}_legacy.pt", _use_new_zipfile_serialization=False)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"read": read, "step": step, "train": train, "write": write}[sys.argv[1]](*sys.argv[2:])
+    {"read": read, "step": step, "train": train, "value": value, "write": write}[sys.argv[1]](*sys.argv[2:])

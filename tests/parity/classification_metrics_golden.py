@@ -122,7 +122,19 @@ class Dice:
         return self.dice.compute()
 
 
-def cases(num_classes, ignore_index, threshold, has_distinct_scores):
+def has_one_class(batches, ignore_index, threshold):
+    """Whether only one class is predicted or only one class occurs as a label."""
+    predictions, labels = set(), set()
+    for outputs, targets in batches:
+        if outputs.is_floating_point():
+            outputs = outputs.argmax(1) if threshold is None else outputs.view_as(targets) > threshold
+        counted = torch.ones_like(targets, dtype=bool) if ignore_index is None else targets != ignore_index
+        predictions.update(outputs[counted].tolist())
+        labels.update(targets[counted].tolist())
+    return len(predictions) < 2 or len(labels) < 2
+
+
+def cases(num_classes, ignore_index, threshold, has_distinct_scores, has_matthews):
     """Yields (metric, options in addition to those of the input, torchmetrics' counterpart)."""
     common = {"ignore_index": ignore_index}
     multiclass = {"num_classes": num_classes, **common}
@@ -146,7 +158,8 @@ def cases(num_classes, ignore_index, threshold, has_distinct_scores):
         yield "confusion-matrix", {"normalize": name}, matrix
     for weights in ["none", "linear", "quadratic"]:
         yield "cohen-kappa", {"weights": weights}, tm.MulticlassCohenKappa(weights=weights, **multiclass)
-    yield "matthews-corr-coef", {}, tm.MulticlassMatthewsCorrCoef(**multiclass)
+    if has_matthews:
+        yield "matthews-corr-coef", {}, tm.MulticlassMatthewsCorrCoef(**multiclass)
     if threshold is not None:
         # torchmetrics needs probabilities.
         binary_options = {"threshold": threshold or 0.5, **common}
@@ -159,7 +172,8 @@ def cases(num_classes, ignore_index, threshold, has_distinct_scores):
         matrix = tm.BinaryConfusionMatrix(normalize="true", **binary_options)
         yield "confusion-matrix", {"normalize": "labels"}, matrix
         yield "cohen-kappa", {"weights": "none"}, tm.BinaryCohenKappa(**binary_options)
-        yield "matthews-corr-coef", {}, tm.BinaryMatthewsCorrCoef(**binary_options)
+        if has_matthews:
+            yield "matthews-corr-coef", {}, tm.BinaryMatthewsCorrCoef(**binary_options)
 
 
 def value_of(metric, batches, threshold):
@@ -177,9 +191,11 @@ def groups(seed):
     for name, (num_classes, batches, ignore_index, threshold) in (inputs() if seed is None else random_inputs()).items():
         common = {"num_classes": num_classes, "ignore_index": ignore_index, "threshold": threshold}
         common = {key: value for key, value in common.items() if value is not None}
+        # If there is one class of two, torchmetrics' Matthews coefficient differs from scikit-learn's.
+        has_matthews = num_classes > 2 or not has_one_class(batches, ignore_index, threshold)
         yield torchmetrics_golden.group(name, batches, (
             torchmetrics_golden.case(metric, {**common, **options}, value_of(theirs, batches, threshold))
-            for metric, options, theirs in cases(num_classes, ignore_index, threshold, "no ties" in name)))
+            for metric, options, theirs in cases(num_classes, ignore_index, threshold, "no ties" in name, has_matthews)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-// Compares the metrics with torchmetrics.
+// Compares the metrics with torchmetrics and, in corner cases, with scikit-learn.
 //
-// Golden files: in tests/parity, for X = classification_metrics and X = regression_metrics:
-//               python X_golden.py X_golden.jsonl
+// Golden files: in tests/parity, for X = classification_metrics, regression_metrics and
+//               sklearn_metrics: python X_golden.py X_golden.jsonl
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -56,7 +56,7 @@ std::map<std::pair<std::string, int>, int> check(const std::vector<Json>& lines)
       EXPECT_EQ(value.sizes(), expected.sizes());
       EXPECT_TRUE(torch::allclose(value, expected, 1e-12, golden["tolerance"].get<double>(),
                                   /*equal_nan=*/true))
-          << value << "\nbut torchmetrics has\n"
+          << value << "\nbut Python has\n"
           << expected;
       ++num_cases[{golden["metric"], seed}];
     }
@@ -64,25 +64,39 @@ std::map<std::pair<std::string, int>, int> check(const std::vector<Json>& lines)
   return num_cases;
 }
 
+/// Checks all cases of a golden file.
+void check_golden(const char* name, const char* package, const char* version, int num_cases) {
+  const auto lines = parity::golden_lines(name);
+  ASSERT_EQ(lines.at(0)[package], version);
+  int sum = 0;
+  for (const auto& [metric, count] : check(lines)) sum += count;
+  EXPECT_EQ(sum, num_cases);
+}
+
+/// Checks the cases that Python computes for three seeds.
+void check_random(const char* name, std::size_t num_metrics) {
+  SKIP_WITHOUT_PYTHON();
+  const auto lines = parity::lines_from_python(name, {"--random", "1", "2", "3"});
+  SKIP_IF_MISSING(lines.at(0));
+  EXPECT_EQ(check(lines).size(), 3 * num_metrics);
+}
+
 TEST(MetricsGoldenTest, ValuesEqualTorchmetrics) {
-  for (const auto& [golden, expected] :
-       {std::pair("classification_metrics", 1024), {"regression_metrics", 717}}) {
-    const auto lines = parity::golden_lines(golden);
-    ASSERT_EQ(lines.at(0)["torchmetrics"], "1.9.0");
-    int sum = 0;
-    for (const auto& [metric, count] : check(lines)) sum += count;
-    EXPECT_EQ(sum, expected);
-  }
+  check_golden("classification_metrics", "torchmetrics", "1.9.0", 1019);
+  check_golden("regression_metrics", "torchmetrics", "1.9.0", 516);
+}
+
+TEST(MetricsGoldenTest, ValuesInCornerCasesEqualScikitLearn) {
+  check_golden("sklearn_metrics", "sklearn", "1.9.1", 1740);
 }
 
 TEST(MetricsGoldenTest, ValuesOfRandomInputsEqualTorchmetrics) {
-  SKIP_WITHOUT_PYTHON();
-  for (const auto& [golden, num_metrics] :
-       {std::pair("classification_metrics", 9U), {"regression_metrics", 7U}}) {
-    const auto lines = parity::lines_from_python(golden, {"--random", "1", "2", "3"});
-    SKIP_IF_MISSING(lines.at(0));
-    EXPECT_EQ(check(lines).size(), 3 * num_metrics);
-  }
+  check_random("classification_metrics", 9);
+  check_random("regression_metrics", 7);
+}
+
+TEST(MetricsGoldenTest, ValuesOfRandomInputsInCornerCasesEqualScikitLearn) {
+  check_random("sklearn_metrics", 15);
 }
 
 }  // namespace

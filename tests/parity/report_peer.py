@@ -3,10 +3,11 @@
 
     report_peer.py csv FILE    a line for each row: epoch update name value.hex()
     report_peer.py json FILE   a line for each JSON object, with sorted keys
-    report_peer.py html FILE   a line for each metric: name, records in the page, records that the
-                               chart claims, values drawn as a line, circles, gaps; then "text NAME"
-                               for each text. Fails if an <svg> is not well-formed XML, a tag is not
-                               closed, or anything outside of the file is referenced.
+    report_peer.py html FILE   what the page's script draws: a line for each chart with its title and the labels of
+                               both axes; for each metric its name, records, values and parts of the line, circles and
+                               gaps; for each row of a table or list, each note and each text, "| " and its content.
+                               Fails if a tag is not closed, an <svg> is not well-formed XML, a coordinate is not a
+                               number, or anything outside of the file is referenced.
 """
 
 import csv
@@ -17,7 +18,6 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 VOID_TAGS = {"meta"}
-RECORDS_ID = "linkboy-records"
 
 
 def read_csv(path):
@@ -38,70 +38,82 @@ def read_json(path):
 
 
 class Page(html.parser.HTMLParser):
-    def __init__(self):
+    """The elements of a page as (tag, attributes, text)."""
+
+    def __init__(self, text):
         super().__init__()
-        self.open_tags, self.tags, self.records, self.text = [], set(), "", []
+        self.open, self.elements = [], []
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
 
     def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
         for name, value in attrs:
-            assert name not in ("src", "href", "srcset") and not name.startswith("on"), (tag, name)
-            assert name != "style", (tag, value)
-        if tag == "script":
-            assert dict(attrs) == {"type": "application/json", "id": RECORDS_ID}, attrs
+            assert name not in ("src", "href", "srcset", "style") and not name.startswith("on"), (tag, name)
+            assert name != "d" or re.fullmatch(r"[-MLHlhvz0-9.,]*", value), value
+        if tag in ("td", "th"):
+            self.handle_data(" ")
+        self.elements.append([tag, dict(attrs), ""])
         if tag not in VOID_TAGS:
-            self.open_tags.append(tag)
+            self.open.append(self.elements[-1])
 
     def handle_startendtag(self, tag, attrs):
         self.handle_starttag(tag, attrs)
         self.handle_endtag(tag)
 
     def handle_endtag(self, tag):
-        assert self.open_tags.pop() == tag, (tag, self.open_tags)
+        assert self.open.pop()[0] == tag, (tag, self.open)
 
     def handle_data(self, data):
-        if self.open_tags and self.open_tags[-1] == "script":
-            self.records += data
-        elif self.open_tags and self.open_tags[-1] == "style":
-            assert "url(" not in data and "@import" not in data
-        else:
-            self.text.append(data)
+        for element in self.open:
+            element[2] += data
+
+    def texts(self, tag, **attributes):
+        return [text for name, attrs, text in self.elements if name == tag and attributes.items() <= attrs.items()]
 
 
-def count_drawn(series):
-    """Returns the numbers of values in the line, of circles, and of gaps."""
-    line = series.find("path[@class='line']").get("d")
-    return (len(re.findall("[ML]", line)), len(series.findall("circle")),
-            len(series.findall("path[@class='gap']")))
+def drawn_page(text):
+    """Runs the script of the page. Returns the title and what is in <main> afterwards."""
+    import quickjs  # only this function needs the package
+
+    page = Page(text)
+    (records,) = page.texts("script", type="application/jsonl")
+    assert not re.search(r"https?:|url\(|@import", text.replace(records, ""))
+    (script,) = [text for tag, attrs, text in page.elements if tag == "script" and not attrs]
+    assert "<" not in records, records
+    context = quickjs.Context()
+    context.set("records_text", records)
+    context.eval("var main = {}, document = {getElementById: id => ({textContent: records_text}),"
+                 " querySelector: selector => main}")
+    return json.loads(context.eval(script + "JSON.stringify([document.title, main.innerHTML])"))
+
+
+def print_series(series, counts):
+    name, line = series.get("data-metric"), series.find("path[@class='line']").get("d")
+    print("", name, counts[name], "records:", len(re.findall("[ML]", line)), "values in", line.count("M"), "parts,",
+          len(series.findall("circle")), "circles,", len(series.findall("path[@class='gap']")), "gaps",
+          *["and an average"] * (series.find("path[@class='average']") is not None))
 
 
 def read_html(path):
     with open(path, encoding="utf-8") as file:
-        text = file.read()
-    page = Page()
-    page.feed(text)
-    page.close()
-    assert not page.open_tags, page.open_tags
-    allowed = {"html", "head", "meta", "title", "style", "body", "main", "header", "h1", "ul", "li",
-               "section", "figure", "h2", "h3", "svg", "g", "path", "text", "circle", "rect", "i",
-               "span", "b", "p", "div", "table", "thead", "tbody", "tr", "th", "td", "article",
-               "pre", "footer", "script"}
-    assert page.tags <= allowed, page.tags - allowed
-
-    drawn = {}
-    for svg in re.findall("<svg.*?</svg>", text, re.DOTALL):
-        for series in ElementTree.fromstring(svg).findall("g[@class]"):
-            if series.get("class").startswith("series"):
-                drawn[series.get("data-metric")] = (int(series.get("data-points")),
-                                                    *count_drawn(series))
-    records = json.loads(page.records, parse_constant=reject_constant)
-    for metric in records["metrics"]:
-        assert metric["name"] in page.text, metric["name"]
-        print(metric["name"], len(metric["value"]), *drawn.pop(metric["name"]))
-    assert not drawn, drawn
-    for record in records["texts"]:
-        assert record["text"] in "".join(page.text), record
-        print("text", record["name"])
+        title, content = drawn_page(file.read())
+    page = Page(content)
+    counts = {}
+    for row in re.findall("<tr><th>.*?</tr>", content, re.DOTALL):
+        cells = Page(row)
+        if len(cells.texts("td")) > 1:  # not that of a configuration
+            counts[cells.texts("th")[0]] = cells.texts("td")[-1]
+    assert page.texts("h1") == [title]
+    for svg in re.findall("<svg.*?</svg>", content, re.DOTALL):
+        root = ElementTree.fromstring(svg)
+        labels = [text.text for text in root.findall("text")]
+        print(root.get("aria-label") + ":", *labels)
+        for series in root.findall("g"):
+            print_series(series, counts)
+    for tag in ("li", "p", "tr", "pre"):
+        for text in page.texts(tag):
+            print("|", " ".join(text.split()))
 
 
 if __name__ == "__main__":

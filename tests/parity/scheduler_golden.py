@@ -91,15 +91,16 @@ def torch_cases():
     yield "step", {"step_size": 7, "gamma": 0.9}, by_torch(torch_lr.StepLR, 7, 0.9)
     yield "multi-step", {"milestones": "11,60,61,150", "gamma": 0.5}, by_torch(
         torch_lr.MultiStepLR, [11, 60, 61, 150], 0.5)
-    yield "constant", {"factor": 0.25, "total_iters": 40}, by_torch(torch_lr.ConstantLR, 0.25, 40)
-    yield "linear", {"start_factor": 0.1, "end_factor": 0.7, "total_iters": 150}, by_torch(
+    yield "constant", {"factor": 0.25, "num_updates": 40}, by_torch(torch_lr.ConstantLR, 0.25, 40)
+    yield "linear", {"start_factor": 0.1, "end_factor": 0.7, "num_updates": 150}, by_torch(
         torch_lr.LinearLR, 0.1, 0.7, 150)
     yield "exponential", {"gamma": 0.99}, by_torch(torch_lr.ExponentialLR, 0.99)
     for power in (0.5, 1.0, 2.0):
-        yield "polynomial", {"total_iters": 180, "power": power}, by_torch(torch_lr.PolynomialLR, 180, power)
-    yield "cosine", {"num_epochs": 22, "lr_min": 0.001}, by_torch(torch_lr.CosineAnnealingLR, 220, 0.001)
-    yield "cosine-restarts", {"T_0": 50}, by_torch(torch_lr.CosineAnnealingWarmRestarts, 50)
-    yield "cosine-restarts", {"T_0": 20, "T_mult": 2, "eta_min": 1e-4}, by_torch(
+        yield "polynomial", {"num_updates": 180, "power": power}, by_torch(torch_lr.PolynomialLR, 180, power)
+    yield "cosine", {"num_updates": "22 * num_updates_per_epoch", "min_lr": 0.001}, by_torch(
+        torch_lr.CosineAnnealingLR, 220, 0.001)
+    yield "cosine-restarts", {"first_cycle_updates": 50}, by_torch(torch_lr.CosineAnnealingWarmRestarts, 50)
+    yield "cosine-restarts", {"first_cycle_updates": 20, "cycle_mult": 2, "min_lr": 1e-4}, by_torch(
         torch_lr.CosineAnnealingWarmRestarts, 20, 2, 1e-4)
     yield "one-cycle", {"max_lr": "0.5,0.2"}, by_torch(torch_lr.OneCycleLR, [0.5, 0.2], UPDATES)
     yield "one-cycle", {"max_lr": 0.5, "anneal_strategy": "linear", "pct_start": 0.4,
@@ -113,9 +114,9 @@ def torch_cases():
                          "step_size_down": 35, "mode": mode, "gamma": 0.995}, by_torch(
             torch_lr.CyclicLR, [0.01, 0.001], 0.3, 20, 35, mode=mode, gamma=0.995)
     # The formula of transformers' get_inverse_sqrt_schedule.
-    yield "inverse-sqrt", {"num_warmup_steps": 30}, by_torch(
+    yield "inverse-sqrt", {"warmup_updates": 30}, by_torch(
         torch_lr.LambdaLR, lambda n: n / 30 if n < 30 else 1 / math.sqrt(n / 30))
-    yield "inverse-sqrt", {"num_warmup_steps": 10, "timescale": 90}, by_torch(
+    yield "inverse-sqrt", {"warmup_updates": 10, "timescale": 90}, by_torch(
         torch_lr.LambdaLR, lambda n: n / 10 if n < 10 else 1 / math.sqrt((n + 80) / 90))
     for mode, threshold_mode, patience, cooldown in (("min", "rel", 3, 0), ("max", "abs", 2, 4),
                                                      ("min", "abs", 5, 1), ("max", "rel", 9, 0)):
@@ -164,30 +165,32 @@ def composite_cases():
 
 
 def timm_cases():
-    yield "cosine-restarts", {"T_0": 40, "cycle_decay": 0.6, "eta_min": 1e-4}, by_timm(
+    yield "cosine-restarts", {"first_cycle_updates": 40, "cycle_decay": 0.6, "min_lr": 1e-4}, by_timm(
         CosineLRScheduler, 40, lr_min=1e-4, cycle_decay=0.6, cycle_limit=100, t_in_epochs=False)
-    yield "cosine-restarts", {"T_0": 30, "T_mult": 1.5, "cycle_decay": 0.5, "cycle_limit": 3, "k_decay": 1.5}, by_timm(
+    yield "cosine-restarts", {"first_cycle_updates": 30, "cycle_mult": 1.5, "cycle_decay": 0.5, "cycle_limit": 3,
+                              "k_decay": 1.5}, by_timm(
         CosineLRScheduler, 30, cycle_mul=1.5, cycle_decay=0.5, cycle_limit=3, k_decay=1.5, t_in_epochs=False)
-    yield "tanh", {"lr_min": 1e-5}, by_timm(TanhLRScheduler, 220, lr_min=1e-5, t_in_epochs=False)
-    yield "tanh", {"lb": -5, "ub": 4, "t_initial": 180}, by_timm(
+    yield "tanh", {"min_lr": 1e-5}, by_timm(TanhLRScheduler, 220, lr_min=1e-5, t_in_epochs=False)
+    yield "tanh", {"tanh_start": -5, "tanh_end": 4, "num_updates": 180}, by_timm(
         TanhLRScheduler, 180, lb=-5, ub=4, t_in_epochs=False)
-    yield "polynomial", {"power": 0.5, "lr_min": 1e-4, "k_decay": 1.5}, by_timm(
+    yield "polynomial", {"power": 0.5, "min_lr": 1e-4, "k_decay": 1.5}, by_timm(
         PolyLRScheduler, 220, power=0.5, lr_min=1e-4, k_decay=1.5, t_in_epochs=False)
     for theirs, ours in (("1-sqrt", "sqrt"), ("linear", "linear")):
-        yield "wsd", {"num_warmup_steps": 20, "warmup_starting_lr": 1e-4, "decay": ours,
-                      "decay_phase_ratio": 0.25, "lr_min": 0}, by_timm(
+        yield "wsd", {"warmup_updates": 20, "warmup_start_lr": 1e-4, "decay": ours,
+                      "decay_phase_ratio": 0.25, "min_lr_ratio": 0}, by_timm(
             WSDLRScheduler, 200, 55, decay_fn=theirs, warmup_t=20, warmup_lr_init=1e-4, t_in_epochs=False)
 
 
 def upstream_cases():
-    yield "cosine", {"k_decay": 2, "min_lr_ratio": 0.1, "num_cooldown_epochs": 4}, by_upstream(
+    yield "cosine", {"k_decay": 2, "min_lr_ratio": 0.1, "cooldown_updates": "4 * num_updates_per_epoch"}, by_upstream(
         CosineLrScheduler, 22, PER_EPOCH, k_decay=2, min_lr_ratio=0.1, num_cooldown_epochs=4)
     for decay in "sqrt", "inverse":
-        options = {"num_warmup_steps": 15, "decay_phase_ratio": 0.2, "lr_min": 0.01}
-        yield "wsd", {**options, "decay": decay}, by_upstream(
-            WSDLrScheduler, total_steps=UPDATES, use_inverse_sqrt_decay=decay == "sqrt", **options)
+        options = {"warmup_updates": 15, "decay_phase_ratio": 0.2, "min_lr_ratio": 0.01, "decay": decay}
+        yield "wsd", options, by_upstream(
+            WSDLrScheduler, total_steps=UPDATES, use_inverse_sqrt_decay=decay == "sqrt", num_warmup_steps=15,
+            decay_phase_ratio=0.2, lr_min=0.01)
     # Three is the only number of checkpoints that pytorch-accelerated places correctly.
-    yield "wsd", {"num_checkpoints": 3, "lr_min": 0.01}, by_upstream(
+    yield "wsd", {"num_checkpoints": 3, "min_lr_ratio": 0.01}, by_upstream(
         WSDLrScheduler, total_steps=UPDATES, num_checkpoints=3, lr_min=0.01)
 
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/keep_losses.hpp"
 #include "support/toy.hpp"
 

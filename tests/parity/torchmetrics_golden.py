@@ -1,4 +1,4 @@
-"""The common part of classification_metrics_golden.py and regression_metrics_golden.py.
+"""The common part of classification_metrics_golden.py, regression_metrics_golden.py and sklearn_metrics_golden.py.
 
     SCRIPT FILE               the golden values
     SCRIPT --random SEED ...  the values of other inputs, to the standard output
@@ -51,11 +51,11 @@ def group(title, batches, cases):
             "batches": [{"outputs": tensor(outputs), "targets": tensor(targets)} for outputs, targets in batches]}
 
 
-def main(groups):
+def main(groups, peer=torchmetrics):
     """Writes the groups that `groups` returns for each seed, or for None, which represents the golden values."""
     warnings.simplefilter("ignore")
     is_random = sys.argv[1] == "--random"
-    versions = {"torch": torch.__version__, "torchmetrics": torchmetrics.__version__}
+    versions = {"torch": torch.__version__, peer.__name__: peer.__version__}
     with contextlib.nullcontext(sys.stdout) if is_random else open(sys.argv[1], "w") as file:
         seeds = map(int, sys.argv[2:]) if is_random else [None]
         with_seed = ({**line, "seed": seed} if is_random else line for seed in seeds for line in groups(seed))

@@ -239,12 +239,17 @@ class ConvertTest(ProgramTest):
         self.convert(first, target, "--key", "model")
         self.assertEqual(self.succeed("--list", target)[0], "w: float32 [1] 4 bytes")
 
-    def test_values_that_a_format_does_not_support_are_an_error(self):
-        first = self.file("a.safetensors", {"w": ("U16", [1], bytes(2))})
-        self.fail_to_convert('"w"', first, self.path / "b.pt")
-        self.assertFalse((self.path / "b.pt").exists())
+    def test_every_dtype_is_converted(self):
+        first, other = self.path / "a.safetensors", self.path / "b.pt"
+        write_safetensors(first, {dtype: (dtype, [2], bytes(range(2 * size))) for dtype, size in SIZES.items()
+                                  if dtype != "BOOL"})
+        self.convert(first, other)
+        self.expect_equal(first, other)
+
+    def test_a_name_that_a_format_does_not_support_is_an_error(self):
         first = self.file("c.safetensors", {"metadata": floats(1)}, {"a": "b"})
         self.fail_to_convert("Rename the tensor", first, self.path / "b.pt")
+        self.assertFalse((self.path / "b.pt").exists())
 
     def test_an_unwritable_target_is_an_error(self):
         first = self.file("a.safetensors", {"w": floats(1)})
@@ -378,6 +383,17 @@ class PythonTest(ProgramTest):
         self.assertIn("min 0 max 5 mean 2.5 first [0, 3, 1, 4, 2, 5]", text)
         self.assertIn("min False max True mean 0.5 first [True, False]", text)
         self.assertIn("12582912 bytes min 1 max 1 mean 1 first", text)
+
+    def test_pairs_of_4_bit_numbers_are_listed_and_compared_as_bytes(self):
+        files = [self.path / "a.pt", self.path / "b.pt", self.path / "c.pt"]
+        for number, file in enumerate(files[:2]):
+            self.python(f"pairs = torch.tensor([{number}, 33], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)\n"
+                        f"torch.save({{'pairs': pairs}}, {str(file)!r})")
+        self.assertEqual(self.succeed("--list", files[0], "--values")[0],
+                         "pairs: float4_e2m1fn_x2 [2] 2 bytes min 0 max 33 mean 16.5 first [0, 33]")
+        self.assertIn("pairs: values differ by up to 1 in 1 of 2 elements", self.differences(files[0], files[1]))
+        self.convert(files[0], files[2])
+        self.expect_equal(files[0], files[2])
 
     def test_a_key_selects_a_part(self):
         for key, line in (("model", "w: float32 [3, 2] 24 bytes"), ("optimizer.state.0", "step: float32 [] 4 bytes")):

@@ -135,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(All, CallbackCostTest, ::testing::ValuesIn(every_callba
 
 TEST_P(CallbackCostTest, IsLimitedToThePurposeOfEachCallback) {
   const std::string& name = GetParam().name;
-  if (name == "limit-batches" || name == "fast-dev-run" || name == "overfit-batches") {
+  if (name == "limit-batches" || name == "fast-dev-run") {
     GTEST_SKIP() << "shortens the epochs";
   }
   const TemporaryFolder folder;

@@ -15,7 +15,7 @@
 #include "linkboy/fine_tuning/batch_size_finder.hpp"
 #include "linkboy/memory/activation_checkpoint.hpp"
 #include "linkboy/memory/memory_use.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "linkboy/trainer.hpp"
 #include "simulated_device/interface.hpp"
 #include "support/at_update.hpp"

@@ -21,7 +21,7 @@
 #include "linkboy/callbacks/terminate_on_nan.hpp"
 #include "linkboy/callbacks/track_run.hpp"
 #include "linkboy/metrics/accuracy.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "linkboy/tracking/csv_tracker.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Checks the tests that docs/features.md and docs/features_of_hooks.md name for each feature. Each row of their tables
-must name an existing test, as `Suite.Test`, or an existing file, as `docs/PAGE.md`, and nothing else.
+must name an existing test, as `Suite.Test`, or an existing file, as `docs/PAGE.md`, and nothing else. No test can show
+that a feature is missing: a row whose second cell begins with "not available" must name only pages, and the pages must
+contain the names in its first cell.
 
     check_features.py ROOT         prints each violation; exits with 1 if there are any
     check_features.py --self-test  checks this script
@@ -38,6 +40,17 @@ def rows_of(text):
         in_table = in_table or line == HEADER
 
 
+def offences_of_missing_feature(root, feature, named):
+    pages = [name for name in named if name.endswith(".md")]
+    for name in named:
+        if name not in pages:
+            yield f'names {name}; a row that says "not available" must name a page, because nothing else can show it'
+    text = "".join((root / page).read_text() for page in pages if (root / page).is_file())
+    for code in re.findall(r"`[^`]*`", feature):
+        if pages and code not in text:
+            yield f"says that {code} is not available, but {' and '.join(pages)} does not contain it"
+
+
 def offences(root, fewest_rows=FEWEST_ROWS):
     tests = tests_of(root)
     rows = [(f"{page}:{number}", row) for page in PAGES for number, row in rows_of((root / page).read_text())]
@@ -62,6 +75,9 @@ def offences(root, fewest_rows=FEWEST_ROWS):
                 yield f"{where} names {name}, which is neither Suite.Test nor a path"
             elif name not in tests:
                 yield f"{where} names the test {name}, which does not exist"
+        if cells[1].startswith("not available"):
+            for found in offences_of_missing_feature(root, cells[0], named):
+                yield f"{where} {found}"
 
 
 class CheckFeaturesTest(unittest.TestCase):
@@ -73,7 +89,7 @@ class CheckFeaturesTest(unittest.TestCase):
             (root / "tests/unit/a_test.cpp").write_text(
                 "TEST(PlainTest, Works) {}\nTEST_F(FixtureTest, Works) {}\nTEST_P(EachTest,\n    Works) {}\n"
                 "TYPED_TEST(TypedTest, Works) {}\n")
-            other = "# Page\n\n| Other | table |\n|---|---|\n| x | |\n\n"
+            other = "# Page\n\n| Other | table |\n|---|---|\n| `x` | |\n\n"
             (root / PAGES[0]).write_text(f"{other}{HEADER}\n|---|---|---|\n{row}\n\n{other}")
             (root / PAGES[1]).write_text(other)
             return list(offences(root, fewest_rows))
@@ -98,6 +114,13 @@ class CheckFeaturesTest(unittest.TestCase):
     def test_a_row_with_missing_cells_is_a_violation(self):
         for row in ("| a | b |", "| a | | `PlainTest.Works` |", "| a | b | |"):
             self.assertEqual(len(self.offences(row)), 1, row)
+
+    def test_a_missing_feature_names_a_page_that_contains_it_and_nothing_else(self):
+        self.assertEqual(self.offences("| `x` | not available | `docs/features.md` |"), [])
+        [found] = self.offences("| `x` | not available; use b | `docs/features.md`, `PlainTest.Works` |")
+        self.assertIn('names PlainTest.Works; a row that says "not available" must name a page', found)
+        [found] = self.offences("| `x` and `y` | not available | `docs/features_of_hooks.md` |")
+        self.assertIn("says that `y` is not available, but docs/features_of_hooks.md does not contain it", found)
 
     def test_a_missing_table_is_a_violation(self):
         [found] = self.offences("| a | b | `PlainTest.Works` |", fewest_rows=2)

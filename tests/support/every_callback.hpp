@@ -38,14 +38,12 @@ inline std::vector<EveryCallback> every_callback() {
     const std::map<std::string, TextSettings> all{
         {"time-limit", {{"minutes", "60"}}},
         {"limit-batches", {{"num_train_batches", "2"}, {"num_eval_batches", "1"}}},
-        {"overfit-batches", {{"num_batches", "2"}}},
         {"model-ema", {{"decay", "0.9"}, {"path", folder / "ema.pt"}}},
         {"stochastic-weight-averaging", {{"start_after", "num_updates_per_epoch"}}},
         {"save-best-model", {{"path", folder / "best.pt"}, {"save_top_k", "2"}}},
         {"load-checkpoint", {{"path", folder / "start.pt"}}},
         {"save-checkpoint", {{"directory", folder / "checkpoints"}}},
         {"save-training-state", {{"directory", folder / "states"}, {"every_n_updates", "2"}}},
-        {"wsd-checkpoint", {{"save_dir", folder / "wsd"}}},
         {"save-predictions", {{"path", folder / "predictions.pt"}}},
         {"profiler", {{"directory", folder / "traces"}, {"wait", "0"}, {"active", "1"}}},
         {"early-stopping", {{"patience", "100"}}}};

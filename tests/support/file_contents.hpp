@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <sstream>
 #include <string>
 
 namespace linkboy {
@@ -20,6 +21,22 @@ inline void write_bytes(const std::filesystem::path& path, const std::string& by
 /// Returns the text of a page in `docs/`.
 inline std::string documentation_page(const std::string& name) {
   return read_bytes(std::filesystem::path(__FILE__).parent_path() / "../../docs" / name);
+}
+
+/// Returns the rows of an entry in `docs/options/PAGE`, which scripts/maintain/options writes.
+/// `name` is the entry's name in text.
+inline std::string option_rows(const std::string& page, const std::string& name) {
+  std::istringstream lines(documentation_page("options/" + page));
+  std::string rows;
+  bool is_in_entry = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("| |")) {
+      const std::string first = line.substr(0, line.find(" |", 1));
+      is_in_entry = first == "| `" + name + "`" || first.ends_with(", `" + name + "`");
+    }
+    if (is_in_entry) rows += line + "\n";
+  }
+  return rows;
 }
 
 /// Returns the bytes of each file in a folder and its subfolders, by path.

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/at_update.hpp"
 #include "support/toy.hpp"
 

@@ -38,10 +38,10 @@ class RunFolder {
     return path;
   }
   std::filesystem::path path() const { return root_ / "run"; }
+  /// The folder of the first run.
+  std::filesystem::path first() const { return root_ / "before-0"; }
   /// The training state at the end of the first run in this folder.
-  std::filesystem::path first_end() const {
-    return root_ / "before-0" / "end" / kTrainingStateFile;
-  }
+  std::filesystem::path first_end() const { return first() / "end" / kTrainingStateFile; }
   std::filesystem::path end() const { return path() / "end" / kTrainingStateFile; }
 
  private:

@@ -5,6 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "run/base_values.hpp"
+
 namespace linkboy::testing {
 
 /// Returns an optimizer for tests of schedules. It has a param group for each learning rate, with
@@ -28,6 +30,13 @@ inline std::unique_ptr<torch::optim::SGD> sgd_with_rates(const std::vector<doubl
 
 inline std::unique_ptr<torch::optim::AdamW> adamw_with_rates(const std::vector<double>& lrs) {
   return toy_optimizer<torch::optim::AdamW>(lrs, torch::optim::AdamWOptions(0.1));
+}
+
+/// Sets the values from which the schedule started, as a Trainer does before the next run.
+inline void restore_base_values(const Scheduler& scheduler, torch::optim::Optimizer& optimizer) {
+  BaseValues values;
+  values.keep(scheduler, optimizer);
+  values.set_base(optimizer);
 }
 
 }  // namespace linkboy::testing

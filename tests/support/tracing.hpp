@@ -18,44 +18,21 @@ class Trace {
   std::string text_;
 };
 
+/// Returns the reason of a stop in parentheses, and "" for the arguments of other events.
+inline std::string detail_of(Trainer&, const StopTraining& stop) {
+  return "(" + std::string(to_string(stop.reason())) + ")";
+}
+inline std::string detail_of(const auto&...) { return ""; }
+
 /// Writes every event to a trace, without "on_".
 class TracingCallback : public Callback {
  public:
   explicit TracingCallback(Trace& trace) : trace_(trace) {}
 
-  void on_init_end(Trainer&) override { trace_.add("*init_end"); }
-  void on_dataloaders_ready(Trainer&) override { trace_.add("*dataloaders_ready"); }
-  void on_training_run_claim(Trainer&) override { trace_.add("*training_run_claim"); }
-  void on_training_run_start(Trainer&) override { trace_.add("*training_run_start"); }
-  void on_train_epoch_start(Trainer&) override { trace_.add("*train_epoch_start"); }
-  void on_train_step_start(Trainer&) override { trace_.add("*train_step_start"); }
-  void on_train_step_end(Trainer&, const Batch&, const StepOutput&) override {
-    trace_.add("*train_step_end");
-  }
-  void on_gradients_ready(Trainer&) override { trace_.add("*gradients_ready"); }
-  void on_train_update_end(Trainer&) override { trace_.add("*train_update_end"); }
-  void on_train_epoch_end(Trainer&) override { trace_.add("*train_epoch_end"); }
-  void on_eval_epoch_start(Trainer&) override { trace_.add("*eval_epoch_start"); }
-  void on_eval_step_start(Trainer&) override { trace_.add("*eval_step_start"); }
-  void on_eval_step_end(Trainer&, const Batch&, const StepOutput&) override {
-    trace_.add("*eval_step_end");
-  }
-  void on_eval_epoch_end(Trainer&) override { trace_.add("*eval_epoch_end"); }
-  void on_training_run_epoch_end(Trainer&) override { trace_.add("*training_run_epoch_end"); }
-  void on_training_run_end(Trainer&) override { trace_.add("*training_run_end"); }
-  void on_evaluation_run_start(Trainer&) override { trace_.add("*evaluation_run_start"); }
-  void on_evaluation_run_end(Trainer&) override { trace_.add("*evaluation_run_end"); }
-  void on_prediction_run_start(Trainer&) override { trace_.add("*prediction_run_start"); }
-  void on_prediction_step_start(Trainer&) override { trace_.add("*prediction_step_start"); }
-  void on_prediction_step_end(Trainer&, const Batch&, const Prediction&) override {
-    trace_.add("*prediction_step_end");
-  }
-  void on_prediction_run_end(Trainer&) override { trace_.add("*prediction_run_end"); }
-  void on_stop_training_error(Trainer&, const StopTraining& stop) override {
-    trace_.add("*stop_training_error(" + std::string(to_string(stop.reason())) + ")");
-  }
-  void on_exception(Trainer&, std::exception_ptr) override { trace_.add("*exception"); }
-  void on_run_exit(Trainer&) override { trace_.add("*run_exit"); }
+#define LINKBOY_TRACE(name, ranks, parameters, arguments) \
+  void on_##name parameters override { trace_.add("*" #name + detail_of arguments); }
+  LINKBOY_FOR_EACH_EVENT(LINKBOY_TRACE)
+#undef LINKBOY_TRACE
 
  private:
   Trace& trace_;

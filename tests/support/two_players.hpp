@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "linkboy/schedulers/step_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing {

@@ -4,10 +4,11 @@
 #include <torch/utils.h>
 
 #include <cstdio>
+
 #include <linkboy/callbacks/early_stopping.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/linkboy.hpp>
-#include <linkboy/schedulers/cosine_scheduler.hpp>
+#include <linkboy/schedulers/curves.hpp>
 #include <linkboy/version.hpp>
 
 int main(int argc, char** argv) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <iostream>
+
 #include <linkboy/vision.hpp>
 
 /// A PNG file of one pixel.

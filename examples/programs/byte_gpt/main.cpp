@@ -11,6 +11,7 @@
 
 #include <cctype>
 #include <cmath>
+
 #include <linkboy/accelerator.hpp>
 #include <linkboy/callbacks/metric_callback.hpp>
 #include <linkboy/callbacks/save_training_state.hpp>
@@ -19,7 +20,7 @@
 #include <linkboy/fine_tuning/parameter_groups.hpp>
 #include <linkboy/metrics/perplexity.hpp>
 #include <linkboy/run/placeholders.hpp>
-#include <linkboy/schedulers/cosine_scheduler.hpp>
+#include <linkboy/schedulers/curves.hpp>
 #include <linkboy/trainer.hpp>
 
 #include "model.hpp"

@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <fstream>
-#include <linkboy/error.hpp>
 #include <string>
 #include <utility>
+
+#include <linkboy/error.hpp>
 
 namespace byte_gpt {
 namespace {

@@ -4,9 +4,10 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <linkboy/data/batch.hpp>
 #include <optional>
 #include <vector>
+
+#include <linkboy/data/batch.hpp>
 
 namespace byte_gpt {
 

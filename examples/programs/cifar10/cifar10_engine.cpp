@@ -6,6 +6,7 @@
 #include <torch/nn/modules/loss.h>
 
 #include <cmath>
+
 #include <linkboy/data/dataset.hpp>
 #include <linkboy/engine.hpp>
 #include <linkboy/error.hpp>

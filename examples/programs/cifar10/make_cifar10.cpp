@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+
 #include <linkboy/cli.hpp>
 
 #include "shapes.hpp"

@@ -2,10 +2,11 @@
 
 #include <torch/cuda.h>
 
-#include <linkboy/data/image_transforms.hpp>
-#include <linkboy/schedulers/cosine_scheduler.hpp>
-#include <linkboy/schedulers/timm_scheduler.hpp>
 #include <utility>
+
+#include <linkboy/data/image_transforms.hpp>
+#include <linkboy/schedulers/curves.hpp>
+#include <linkboy/schedulers/timm_scheduler.hpp>
 
 namespace cifar10 {
 namespace {

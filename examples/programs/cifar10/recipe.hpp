@@ -5,15 +5,16 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include <linkboy/accelerator.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/data/data_loader.hpp>
 #include <linkboy/scheduler.hpp>
 #include <linkboy/vision/cifar.hpp>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 /// The code that cifar10_trainer and cifar10_engine share: everything except the loop.
 namespace cifar10 {

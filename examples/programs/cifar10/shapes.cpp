@@ -7,10 +7,11 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <linkboy/error.hpp>
 #include <numbers>
 #include <random>
 #include <system_error>
+
+#include <linkboy/error.hpp>
 
 namespace cifar10 {
 namespace {

@@ -8,11 +8,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <linkboy/error.hpp>
 #include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include <linkboy/error.hpp>
 
 namespace fashion_mnist {
 namespace {

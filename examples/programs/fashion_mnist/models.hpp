@@ -2,8 +2,9 @@
 
 #include <torch/nn/modules/container/sequential.h>
 
-#include <linkboy/model.hpp>
 #include <string>
+
+#include <linkboy/model.hpp>
 
 namespace fashion_mnist {
 

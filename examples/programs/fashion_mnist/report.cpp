@@ -4,13 +4,14 @@
 
 #include <cerrno>
 #include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
 #include <linkboy/accelerator/main_process.hpp>
 #include <linkboy/checkpoint/checkpoint.hpp>
 #include <linkboy/error.hpp>
 #include <linkboy/trainer.hpp>
-#include <nlohmann/json.hpp>
-#include <string>
-#include <utility>
 
 namespace fashion_mnist {
 

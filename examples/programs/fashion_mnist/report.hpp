@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <linkboy/callback.hpp>
-#include <linkboy/cli/run.hpp>
-#include <linkboy/extend/loss_average.hpp>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <vector>
+
+#include <linkboy/callback.hpp>
+#include <linkboy/cli/run.hpp>
+#include <linkboy/extend/loss_average.hpp>
 
 namespace fashion_mnist {
 

@@ -1,7 +1,8 @@
 #pragma once
 
-#include <linkboy/trainer.hpp>
 #include <memory>
+
+#include <linkboy/trainer.hpp>
 
 #include "networks.hpp"
 

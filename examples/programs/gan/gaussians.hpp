@@ -1,7 +1,8 @@
 #pragma once
 
-#include <linkboy/data/dataset.hpp>
 #include <string>
+
+#include <linkboy/data/dataset.hpp>
 
 namespace gan {
 

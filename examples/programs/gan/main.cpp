@@ -3,10 +3,11 @@
 #include <torch/torch.h>
 
 #include <filesystem>
+#include <optional>
+
 #include <linkboy/accelerator.hpp>
 #include <linkboy/callbacks/save_training_state.hpp>
 #include <linkboy/cli.hpp>
-#include <optional>
 
 #include "gan_trainer.hpp"
 #include "gaussians.hpp"

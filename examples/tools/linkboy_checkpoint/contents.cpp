@@ -3,13 +3,14 @@
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
 
+#include <set>
+#include <utility>
+
 #include <linkboy/checkpoint/checkpoint.hpp>
 #include <linkboy/checkpoint/name_options.hpp>
 #include <linkboy/checkpoint/safetensors.hpp>
 #include <linkboy/error.hpp>
 #include <linkboy/util/printable.hpp>
-#include <set>
-#include <utility>
 
 #include "text.hpp"
 

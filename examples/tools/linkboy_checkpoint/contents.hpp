@@ -3,9 +3,10 @@
 #include <ATen/core/ivalue.h>
 
 #include <filesystem>
-#include <linkboy/checkpoint/state_dict.hpp>
 #include <string>
 #include <vector>
+
+#include <linkboy/checkpoint/state_dict.hpp>
 
 namespace linkboy_checkpoint {
 

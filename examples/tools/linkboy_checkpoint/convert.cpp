@@ -1,12 +1,13 @@
 #include <algorithm>
 #include <cstdio>
+#include <set>
+#include <system_error>
+#include <utility>
+
 #include <linkboy/checkpoint/checkpoint.hpp>
 #include <linkboy/checkpoint/safetensors.hpp>
 #include <linkboy/error.hpp>
 #include <linkboy/util/printable.hpp>
-#include <set>
-#include <system_error>
-#include <utility>
 
 #include "commands.hpp"
 #include "text.hpp"

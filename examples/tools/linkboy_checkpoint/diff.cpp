@@ -2,9 +2,10 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
-#include <linkboy/util/printable.hpp>
 #include <map>
 #include <utility>
+
+#include <linkboy/util/printable.hpp>
 
 #include "commands.hpp"
 #include "elements.hpp"
@@ -77,7 +78,7 @@ std::string tensor_difference(const at::Tensor& a, const at::Tensor& b, double t
     add("shape " + shape_text(a) + " and " + shape_text(b));
     return text;
   }
-  const Distance distance = distance_of(a, b, tolerance);
+  const Distance distance = distance_of(convertible(a), convertible(b), tolerance);
   if (distance.count > 0) {
     add("values differ by up to " + element_text(distance.largest) + " in " +
         element_text(distance.count) + " of " + element_text(a.numel()) + " elements");

@@ -9,6 +9,13 @@
 
 namespace linkboy_checkpoint {
 
+/// Returns a tensor whose elements can be converted: `tensor`, or its bytes if its elements are
+/// pairs of 4-bit numbers, which LibTorch cannot convert.
+inline at::Tensor convertible(const at::Tensor& tensor) {
+  const bool has_pairs = tensor.scalar_type() == at::kFloat4_e2m1fn_x2;
+  return has_pairs ? tensor.view(at::kByte) : tensor;
+}
+
 /// Calls `visit` with flat, contiguous pieces of the tensors, in order and with the same piece of
 /// each tensor. All tensors must have the same shape. Uses little memory even for large and strided
 /// tensors.

@@ -1,8 +1,9 @@
 #include <cmath>
 #include <cstdio>
-#include <linkboy/util/printable.hpp>
 #include <optional>
 #include <type_traits>
+
+#include <linkboy/util/printable.hpp>
 
 #include "commands.hpp"
 #include "elements.hpp"
@@ -101,8 +102,9 @@ void list(const Source& source, bool with_values) {
       num_elements += static_cast<uint64_t>(tensor.numel());
       total_bytes += num_bytes(tensor);
       if (with_values) {
-        with_elements(wide_type(tensor.scalar_type()),
-                      [&](auto kind) { line += values_text<decltype(kind)>(tensor); });
+        const at::Tensor values = convertible(tensor);
+        with_elements(wide_type(values.scalar_type()),
+                      [&](auto kind) { line += values_text<decltype(kind)>(values); });
       }
     }
     std::printf("%s\n", line.c_str());

@@ -1,10 +1,11 @@
 // Shows, converts and compares checkpoint files.
 
+#include <optional>
+#include <string>
+
 #include <linkboy/cli.hpp>
 #include <linkboy/error.hpp>
 #include <linkboy/util/printable.hpp>
-#include <optional>
-#include <string>
 
 #include "commands.hpp"
 #include "text.hpp"

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+
 #include <linkboy/util/printable.hpp>
 
 namespace linkboy_checkpoint {

@@ -1,9 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <linkboy/scheduler.hpp>
 #include <string>
 #include <vector>
+
+#include <linkboy/scheduler.hpp>
 
 namespace lr_curve {
 

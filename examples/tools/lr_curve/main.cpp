@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <fstream>
+
 #include <linkboy/cli.hpp>
 #include <linkboy/error.hpp>
 #include <linkboy/run/run_config.hpp>

@@ -27,8 +27,9 @@ struct ReadOptions {
   /// on first use. Changes to them stay in this process. While the tensors exist, the file may be
   /// replaced but must not be changed in place.
   bool mmap = false;
-  /// Whether to verify the checksum of each record. Set it to false for files that Python wrote
-  /// after `torch.serialization.set_crc32_options(False)`: their checksums are not valid.
+  /// Whether to verify the checksum of each record, if the file has checksums. Set it to false for
+  /// files that Python wrote after `torch.serialization.set_crc32_options(False)`: their checksums
+  /// are not valid.
   bool verify_checksums = true;
   /// Whether to read the tensors' data. If false, the tensors have shapes but no memory. The file
   /// is then still read, piece by piece, to verify its checksums; without `verify_checksums`, the
@@ -36,16 +37,24 @@ struct ReadOptions {
   bool with_data = true;
 };
 
-/// Reads a `.pt` file from `write_checkpoint` or Python's `torch.save`, or the tensors of a
-/// `.safetensors` file. A `.pt` file may contain only dicts (also an `OrderedDict`, as in a
-/// `state_dict()`), lists, tuples, numbers, bools, strings, None and tensors. All tensors are on
-/// the CPU. Reading never executes code from the file.
+/// Reads a `.pt` file from `write_checkpoint` or Python's `torch.save` (also from PyTorch before
+/// 1.6), or the tensors of a `.safetensors` file. A `.pt` file may contain dicts, lists, tuples,
+/// numbers, bools, strings, None, tensors, and Python's other types of data, which become one of
+/// these: docs/checkpoints_and_python.md has the list. All tensors are on the CPU. Reading never
+/// executes code from the file.
 ///
 /// @throws FileError if the file cannot be opened or read, or if there is not enough memory;
-///         CorruptFileError if it is damaged, has another format, or contains anything other than
-///         data. The message contains the path.
+///         CorruptFileError if it is damaged, has another format, contains anything other than
+///         data, or is not a dict whose keys are strings. The message contains the path.
 LINKBOY_API StateDict read_checkpoint(const std::filesystem::path& path,
                                       const ReadOptions& options = {});
+
+/// Reads a file like `read_checkpoint`, but also if it contains a single tensor, a list or a dict
+/// with other keys.
+///
+/// @throws The same errors as `read_checkpoint`, except that the value can be of any type.
+LINKBOY_API c10::IValue read_checkpoint_value(const std::filesystem::path& path,
+                                              const ReadOptions& options = {});
 
 /// Checks that a file can be written at `path`, so that a long run does not fail at its end.
 /// Creates missing parent folders. Does not change an existing file.

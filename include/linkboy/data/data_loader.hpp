@@ -84,7 +84,8 @@ struct LINKBOY_API DataLoaderOptions {
   std::optional<double> timeout{};
 
   /// Seed of the shuffle and of the generators of `transform`. Default: the seed of LibTorch's CPU
-  /// generator (`torch::manual_seed`), which is read but not advanced.
+  /// generator (`torch::manual_seed`), which is read but not advanced. Two loaders, or two runs of
+  /// a program, therefore have the same order, unless you give each its own seed.
   std::optional<uint64_t> seed{};
 
   /// If set, the loader returns only the batches of one rank: batch k of this loader is batch k *
@@ -133,6 +134,11 @@ class LINKBOY_API BatchIterator {
   virtual ~BatchIterator() = default;
 
   /// Returns the next batch, or nullopt after the last one. Waits for a worker thread if necessary.
+  ///
+  /// The caller has used the previous batch, so you may fill its tensors again. A copy of
+  /// page-locked memory to a device may still be in progress then; linkboy waits for it before this
+  /// call if you have kept the tensor or its storage. It does not wait for tensors in
+  /// `Batch::values`, or in memory that LibTorch does not own, such as that of `from_blob`.
   /// @throws Any exception that occurred while the batch was made, also on a worker thread; Error
   ///         if a worker took longer than `timeout`.
   virtual std::optional<Batch> next() = 0;
@@ -206,6 +212,15 @@ class LINKBOY_API DataLoader {
     return BatchRange(iterate(epoch, first_batch));
   }
 
+  /// Returns at most `max_batches` batches, for example to compute statistics. The training then
+  /// continues as if they had not been read. The default returns the first batches of `epoch`; you
+  /// need not use all of them. A loader of a single stream returns the next batches, and keeps them
+  /// in memory until the training takes them.
+  virtual std::unique_ptr<BatchIterator> peek(int64_t epoch, int64_t max_batches) {
+    static_cast<void>(max_batches);
+    return iterate(epoch);
+  }
+
   /// Returns the state (such as the seed) that another loader of the same data needs to return the
   /// same batches. It is part of a training state. Empty by default.
   virtual StateDict state_dict() const { return {}; }
@@ -222,6 +237,11 @@ class LINKBOY_API DataLoader {
     static_cast<void>(defaults);
     return nullptr;
   }
+
+  /// Whether this loader returns only the batches of its own process. With several processes, it is
+  /// an error if this returns false, the default, and `shared` returns null: each process would use
+  /// all batches.
+  virtual bool returns_own_share() const { return false; }
 };
 
 class WorkerDatasets;
@@ -247,6 +267,8 @@ class LINKBOY_API DatasetLoader final : public DataLoader {
   /// @throws Error if `state` does not contain a seed.
   void load_state_dict(const StateDict& state) override;
   std::shared_ptr<DataLoader> shared(const DataLoaderOptions& defaults) const override;
+  /// Whether `shard` was set.
+  bool returns_own_share() const override { return given_options_.shard.has_value(); }
 
   /// The effective options: every field with a default is set.
   const DataLoaderOptions& options() const { return options_; }

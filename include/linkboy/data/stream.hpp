@@ -89,12 +89,17 @@ LINKBOY_API std::shared_ptr<DataLoader> make_stream_loader(MakeStreamFn make,
                                                            const StreamOptions& stream_options,
                                                            const DataLoaderOptions& options = {});
 
-/// Returns a loader of a single stream, which continues from epoch to epoch: epoch 1 begins at the
-/// stream's current position, and each later epoch `batches_per_epoch` batches after the previous
-/// one. A run that resumes with a new stream restores the stream's state, or skips the data that
-/// the run has already used. An epoch that is read again (for example by PreciseBatchNorm)
-/// continues at the stream's position. `iterate` throws Error if the stream would have to go back
-/// within an epoch.
+/// Returns a loader of a single stream, which continues from epoch to epoch: each epoch begins with
+/// the first batch that no iterator has returned yet. Batches that were read ahead, by workers or
+/// by `peek`, stay in memory until an iterator returns them. If `iterate` is called while an
+/// iterator is in use, both return all batches that follow. Otherwise the training lacks the
+/// batches of another `iterate`; call `peek` to look at batches.
+///
+/// The loader's state contains the number of samples or batches that were returned. A run that
+/// resumes with a new stream restores the stream's state, or skips this number. Without a loaded
+/// state, the first epoch of a new loader is epoch 1 at the stream's current position, and
+/// `iterate` of a later epoch or batch skips those before it. `iterate` throws Error if the stream
+/// would have to go back. A training state contains the state of the training loader only.
 /// @throws The same errors as the other overload; Error if `stream` is null.
 LINKBOY_API std::shared_ptr<DataLoader> make_stream_loader(std::shared_ptr<DataStream> stream,
                                                            const StreamOptions& stream_options,

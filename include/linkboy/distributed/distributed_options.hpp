@@ -75,10 +75,9 @@ struct DistributedOptions {
   /// Declares that each update uses the same parameters in the same order.
   bool static_graph = false;
 
-  /// Whether gradients are views of the buckets, which saves memory and a copy. Defaults to true in
-  /// a Trainer and to false in an Accelerator that you construct yourself. LibTorch's
-  /// `Optimizer::zero_grad` rejects such gradients; in a hand-written loop, call
-  /// `Accelerator::zero_grad` instead.
+  /// Whether gradients share the memory of the buckets, which saves memory and a copy. The next
+  /// update then overwrites them. Defaults to true in a Trainer and to false in an Accelerator that
+  /// you construct yourself.
   std::optional<bool> gradient_as_bucket_view{};
 
   /// Whether rank 0 broadcasts its buffers (such as batch-norm statistics) before the first forward

@@ -21,10 +21,12 @@ class LINKBOY_API LimitedLoader final : public DataLoader {
   int64_t size() const override;
   int64_t batch_size() const override { return loader_->batch_size(); }
   std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch = 0) override;
+  std::unique_ptr<BatchIterator> peek(int64_t epoch, int64_t max_batches) override;
 
   /// Returns a loader with at most `max_batches` batches of this process's share; null if the
   /// limited loader returns null.
   std::shared_ptr<DataLoader> shared(const DataLoaderOptions& defaults) const override;
+  bool returns_own_share() const override { return loader_->returns_own_share(); }
 
   StateDict state_dict() const override { return loader_->state_dict(); }
   void load_state_dict(const StateDict& state) override { loader_->load_state_dict(state); }

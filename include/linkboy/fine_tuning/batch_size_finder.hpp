@@ -12,7 +12,8 @@ namespace linkboy {
 class Trainer;
 
 struct BatchSizeFinderOptions {
-  /// The smallest size to try. Must be at least 1.
+  /// The smallest size to try. Must be at least 1. A size of 1 is skipped if BatchNorm layers need
+  /// more values per channel.
   int64_t min_batch_size = 1;
   /// The largest size to try. Must be at least `min_batch_size`. A batch is never larger than the
   /// training data.

@@ -51,12 +51,13 @@ struct LrFinderResult {
 };
 
 /// Trains with a growing learning rate until the loss diverges or `num_updates` is reached. Then
-/// restores everything: weights, optimizer, random numbers and run history. With several param
-/// groups, the ratios of their learning rates stay the same. The Trainer's callbacks are not
-/// called. Until the next run, `Trainer::scheduler` and `Trainer::result` are those of the search.
-/// A stop request ends the search. It also ends the next run if it was made before the search or
-/// its reason is `StopReason::stop_request`. A request for another reason during the search, such
-/// as a NaN, ends only the search.
+/// restores everything: weights, optimizer, random numbers, run history and what the Trainer knows
+/// of its previous run, which can be saved afterwards. With several param groups, the ratios of
+/// their learning rates stay the same. The Trainer's callbacks are not called. The search calls
+/// `DataLoader::peek`, so it takes no batches of a single stream from the training; every epoch of
+/// the search has the same batches of such a stream. A stop request ends the search. It also ends
+/// the next run if it was made before the search or its reason is `StopReason::stop_request`. A
+/// request for another reason during the search, such as a NaN, ends only the search.
 ///
 /// @param options  The options of `Trainer::train`. Length, schedule, evaluation, `resume_from` and
 ///        `callbacks` are ignored.

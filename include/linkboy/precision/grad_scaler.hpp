@@ -129,6 +129,10 @@ class LINKBOY_API GradScaler {
   /// if there was no `step` or `unscale` since the last call.
   void update();
 
+  /// Ends an update that will not be made: forgets which gradients are unscaled and the overflows
+  /// that `update` has not counted yet. Call it when you drop gradients after `unscale`.
+  void forget();
+
   /// Returns the current scale. Waits for a CUDA device.
   double get_scale() const;
 

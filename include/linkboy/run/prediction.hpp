@@ -12,7 +12,8 @@ class Batch;
 
 /// The predictions of a model for one batch.
 struct Prediction {
-  /// Output of `Trainer::predict_step`, on its device.
+  /// Output of `Trainer::predict_step`, on its device. The next batch may overwrite it if the model
+  /// or the loader reuses its memory.
   c10::IValue outputs;
   /// Positions of the batch's samples in the loader's order, from 0. This is the dataset's order
   /// unless the loader shuffles. Each process receives its share of the batches.

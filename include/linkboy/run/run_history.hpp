@@ -62,6 +62,10 @@ class LINKBOY_API RunHistory {
   /// Restores the metrics, the epoch and the prefix.
   /// @throws Error if `state` is not a state that `state_dict` returned.
   virtual void load_state_dict(const StateDict& state) = 0;
+
+  /// Keeps the first `num_values` values of a metric; 0 removes the metric. Has no effect if it
+  /// does not have more values. Called after an evaluation was interrupted.
+  virtual void shorten_metric(std::string_view name, int64_t num_values) = 0;
 };
 
 /// A run history in memory.
@@ -80,6 +84,7 @@ class LINKBOY_API InMemoryRunHistory final : public RunHistory {
   void reset() override;
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state) override;
+  void shorten_metric(std::string_view name, int64_t num_values) override;
 
  private:
   struct Metric {

@@ -14,7 +14,7 @@ namespace linkboy {
 class LineFile;
 
 struct CsvTrackerOptions {
-  /// If true, a run that starts from update 0 appends to the file. If false, it replaces the file.
+  /// If true, a run that is not resumed appends to the file. If false, it replaces the file.
   bool append = false;
 
   LINKBOY_FIELDS(append);

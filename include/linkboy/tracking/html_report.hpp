@@ -5,7 +5,10 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "linkboy/export.hpp"
 #include "linkboy/tracking/tracker.hpp"
@@ -13,7 +16,7 @@
 
 namespace linkboy {
 
-struct HtmlRecords;
+class ResumePoint;
 
 struct HtmlReportOptions {
   /// The shortest time between two writes of the file by `flush`, in seconds. After a slow write,
@@ -24,9 +27,9 @@ struct HtmlReportOptions {
   LINKBOY_FIELDS(seconds_between_writes);
 };
 
-/// Writes a report on the run as a single HTML file, which needs neither scripts nor a network. It
-/// shows line charts of all metrics, the last, lowest and highest value of each, the newest
-/// histogram of each name, texts, configuration and environment.
+/// Writes a report on the run as a single HTML file. Any browser with JavaScript displays it,
+/// without a network. It shows line charts of all metrics, the last, lowest and highest value of
+/// each, the newest histogram of each name, texts, configuration and environment.
 ///
 /// Metrics share a chart if their names differ only in words such as "train" and "eval". Values
 /// that are not finite appear as marked gaps. Noisy lines have a moving average.
@@ -34,12 +37,12 @@ struct HtmlReportOptions {
 /// The file always contains a complete page. It is replaced at `start`, at `finish`, and at each
 /// `flush` that is long enough after the last write (see HtmlReportOptions). Later records are lost
 /// if the program is killed. The size of the file, the memory use of the report and the duration of
-/// a write grow with the number of records (about 50 bytes each in the file). In a run of millions
-/// of updates, do not log every update.
+/// a write grow with the number of records (40 to 110 bytes for each value in the file). In a run
+/// of millions of updates, do not log every update.
 ///
-/// The page contains the records as JSON. A run that resumes from a training state reads them and
-/// drops those after that state. Any other run replaces the old page when it starts. The file is
-/// locked from `start` to `finish`.
+/// The page contains the lines that a JsonLinesTracker would write, with "\u003c" instead of "<". A
+/// run that resumes from a training state reads them and drops those after that state. Any other
+/// run replaces the old page when it starts. The file is locked from `start` to `finish`.
 class LINKBOY_API HtmlReport : public Tracker {
  public:
   /// The argument types for `make<HtmlReport>(subject, {...})`.
@@ -51,7 +54,6 @@ class LINKBOY_API HtmlReport : public Tracker {
   /// Does not access the file before `start`.
   /// @throws OptionError if `seconds_between_writes` is negative or NaN.
   explicit HtmlReport(std::filesystem::path path, HtmlReportOptions options = {});
-  ~HtmlReport() override;
 
   /// Writes the first page. Creates missing parent folders.
   /// @throws Error if the file cannot be written, if another run is writing it, or if an HtmlReport
@@ -71,12 +73,16 @@ class LINKBOY_API HtmlReport : public Tracker {
   virtual std::chrono::steady_clock::time_point now() const;
 
  private:
+  bool read_page(std::string_view page, const ResumePoint& resume_point);
   void write();
 
   std::filesystem::path path_;
   HtmlReportOptions options_;
-  std::unique_ptr<HtmlRecords> records_;
-  std::shared_ptr<void> lock_;  // on the file
+  std::string run_;                                              // the line
+  std::string lines_;                                            // scalars and texts
+  std::vector<std::pair<std::string, std::string>> histograms_;  // newest line of each name
+  std::string end_;                                              // empty while the run is active
+  std::shared_ptr<void> lock_;                                   // on the file
   std::optional<std::chrono::steady_clock::time_point> last_write_;
   std::chrono::duration<double> pause_{};
 };

@@ -25,13 +25,15 @@ struct TrackedRun {
   Entries config{};
   /// Versions, device and host.
   Entries environment{};
-  /// Number of updates and completed epochs at which the run starts; not 0 if it resumes from a
-  /// training state. Records of later updates, which a killed run may have written, are obsolete.
-  /// If the run resumes in the middle of an epoch, `first_update` is one less, and the values of
-  /// that update are passed again.
+  /// Number of updates and completed epochs at which the run starts. Records of later updates,
+  /// which a killed run may have written, are obsolete. If the run resumes in the middle of an
+  /// epoch, `first_update` is one less, and the values of that update are passed again.
   int64_t first_update = 0;
   /// See `first_update`.
   int64_t first_epoch = 0;
+  /// Whether the run resumes from a training state. Its earlier records then remain, even if
+  /// `first_update` is 0.
+  bool is_resumed = false;
   /// The place where this tracker recorded the run before, as `Tracker::place` returned it.
   /// TrackRun stores it in the training state. Empty if the run is new or the place is not known.
   std::string place{};
@@ -87,7 +89,7 @@ class LINKBOY_API Tracker {
   /// options determine the place.
   ///
   /// A training state can come from an untrusted source. A tracker must use the text only as a name
-  /// in its own storage.
+  /// in its own storage, after a check (`require_plain_name`).
   virtual std::string place() const { return ""; }
 
   /// Passes all records to the operating system.

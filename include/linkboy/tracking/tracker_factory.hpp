@@ -18,7 +18,7 @@ namespace linkboy {
 LINKBOY_API std::shared_ptr<Tracker> make_tracker(const std::string& name,
                                                   const TextSettings& settings = {});
 
-/// Returns the names of the trackers: csv, html-report, json-lines, mlflow and tensorboard.
+/// Returns the names of the trackers: csv, html-report, json-lines and tensorboard.
 LINKBOY_API std::vector<std::string> tracker_names();
 
 /// Returns the options of a tracker with their defaults; a required option is empty.

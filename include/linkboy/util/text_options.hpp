@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -199,23 +198,6 @@ TextSettings options_to_text(Options options) {
   return settings;
 }
 
-/// A key from an earlier version of linkboy, which is still accepted. An options struct lists its
-/// former keys, and those of members that have fields, in
-/// `static constexpr FormerKey kFormerKeys[]`.
-struct FormerKey {
-  /// The former key: "warmup_t".
-  std::string_view name;
-  /// Name of the field that it sets: "warmup_updates".
-  std::string_view now;
-  /// If the unit has changed, the text to append to the value, which is put in parentheses:
-  /// " * num_updates_per_epoch".
-  std::string_view unit{};
-};
-
-/// Returns the settings with current keys in place of former ones.
-LINKBOY_API TextSettings replace_former_keys(TextSettings settings,
-                                             std::span<const FormerKey> former);
-
 /// Returns NAME on one line, followed by one line per field with its value, for the `--list` of a
 /// program.
 LINKBOY_API std::string list_fields(const std::string& name, const TextSettings& fields);
@@ -235,10 +217,8 @@ LINKBOY_API std::string wrong_value(const std::string& name, const std::string& 
 /// @throws OptionError if a key is not a field of the options (the message lists them) or occurs
 ///         twice, if its value cannot be parsed, or if a Required field is not set.
 template <class Options>
-Options options_from_text(const std::string& owner, TextSettings settings, Options options = {}) {
-  if constexpr (requires { Options::kFormerKeys; }) {
-    settings = replace_former_keys(std::move(settings), Options::kFormerKeys);
-  }
+Options options_from_text(const std::string& owner, const TextSettings& settings,
+                          Options options = {}) {
   check_keys(owner, options_to_text(options), settings);
   options.visit_fields([&](std::string_view name, const auto& value) {
     if constexpr (requires { typename std::remove_cvref_t<decltype(value)>::RequiredValue; }) {
@@ -286,9 +266,8 @@ class MadeByName {
   }
 
   /// @param kind  Description of the objects in errors: "callback".
-  /// @param former  Entries with names from earlier versions; they are accepted but not listed.
-  MadeByName(std::string kind, std::vector<Entry> entries, std::vector<Entry> former = {})
-      : kind_(std::move(kind)), entries_(std::move(entries)), former_(std::move(former)) {}
+  MadeByName(std::string kind, std::vector<Entry> entries)
+      : kind_(std::move(kind)), entries_(std::move(entries)) {}
 
   /// Creates the object called `name`.
   /// @throws OptionError if there is no such name; otherwise under the same conditions as
@@ -307,10 +286,8 @@ class MadeByName {
   /// Returns the entry called `name`.
   /// @throws OptionError that lists the names if there is no such entry.
   const Entry& find(const std::string& name) const {
-    for (const auto* entries : {&entries_, &former_}) {
-      for (const Entry& entry : *entries) {
-        if (entry.name == name) return entry;
-      }
+    for (const Entry& entry : entries_) {
+      if (entry.name == name) return entry;
     }
     throw OptionError(c10::str("there is no ", kind_, " \"", name, "\"; there are ",
                                c10::Join(", ", names()), "."));
@@ -319,7 +296,6 @@ class MadeByName {
  private:
   std::string kind_;
   std::vector<Entry> entries_;
-  std::vector<Entry> former_;
 };
 
 }  // namespace linkboy

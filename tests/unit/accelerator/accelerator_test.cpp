@@ -34,6 +34,21 @@ TEST(AcceleratorTest, RejectsOptionsOutOfRange) {
   EXPECT_ERROR(accelerator.clip_grad_value({}, -1.0), "clip_value is -1");
 }
 
+TEST(AcceleratorTest, RejectsALossWithoutAGradient) {
+  Accelerator accelerator({.device = "cpu"});
+  const auto weight = torch::ones({2}).requires_grad_();
+  EXPECT_ERROR(accelerator.backward({}), "the loss is undefined; it must be a scalar");
+  EXPECT_ERROR(accelerator.backward(2 * weight), "the loss is a tensor of shape [2]");
+  EXPECT_ERROR(accelerator.backward(weight.sum().detach()), "does not depend on a tensor that");
+  {
+    const torch::NoGradGuard no_grad;
+    EXPECT_ERROR(accelerator.backward(weight.sum()), "does not depend on a tensor that");
+  }
+  EXPECT_FALSE(weight.grad().defined());
+  accelerator.backward(weight.sum());
+  EXPECT_TRUE(weight.grad().defined());
+}
+
 struct CountsGathers : PretendingBackend {
   using PretendingBackend::PretendingBackend;
   c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,

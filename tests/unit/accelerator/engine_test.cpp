@@ -8,8 +8,8 @@
 #include <limits>
 
 #include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
-#include "linkboy/schedulers/step_scheduler.hpp"
 #include "linkboy/schedulers/timm_scheduler.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
@@ -53,6 +53,25 @@ TEST(EngineTest, MakesTheSameUpdatesAsTrainer) {
       EXPECT_FALSE(toy.engine.has_updates_left());
       EXPECT_GT(toy.engine.gradient_norm().item<float>(), 0.0F);
     }
+  }
+}
+
+TEST(EngineTest, WarnsOnceIfAScheduleDoesNotReceiveItsMetric) {
+  for (const bool passes_metric : {false, true}) {
+    InMemoryRunHistory history;
+    history.update_metric("eval_loss_epoch", 1.0);
+    ::testing::internal::CaptureStdout();
+    ToyEngine toy({.num_epochs = 4}, reduce_on_plateau({.factor = 0.5, .patience = 1}));
+    for (int64_t epoch = 1; epoch <= 4; ++epoch) {
+      toy.train_epoch(epoch);
+      if (passes_metric) toy.engine.scheduler()->epoch_end(epoch, history, true);
+    }
+    const std::string output = ::testing::internal::GetCapturedStdout();
+    const std::string warning = "the schedule follows eval_loss_epoch";
+    EXPECT_EQ(output.find(warning) == std::string::npos, passes_metric) << output;
+    EXPECT_EQ(output.find(warning), output.rfind(warning));
+    const double lr = get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0];
+    EXPECT_EQ(lr < 0.1, passes_metric);
   }
 }
 
@@ -212,6 +231,14 @@ TEST(EngineTest, ItsStateCanBeLoadedByTrainer) {
   const StateDict extras = toy.trainer.load_checkpoint(folder / "engine.pt");
   EXPECT_TRUE(bit_equal(toy.model->parameters(), engine.model->parameters()));
   EXPECT_TRUE(extras.contains("engine"));
+}
+
+TEST(EngineTest, BaseValuesArePartOfItsStateAsInPython) {
+  ToyEngine toy;
+  toy.train_epoch(1);
+  const c10::IValue group =
+      toy.engine.state_dict().get_dict("optimizer_state_dict").at("param_groups").toListRef()[0];
+  EXPECT_EQ(StateDict::from_ivalue(group, "group").get_double("initial_lr"), 0.1);
 }
 
 TEST(EngineTest, RefusesAStateInTheMiddleOfAWindow) {

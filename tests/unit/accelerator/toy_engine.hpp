@@ -8,7 +8,7 @@
 
 #include "linkboy/engine.hpp"
 #include "linkboy/run/placeholders.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing {

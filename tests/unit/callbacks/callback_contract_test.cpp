@@ -57,6 +57,26 @@ TEST_P(CallbackContractTest, WorksInASecondRunAndInOneThatContinuesTheHistory) {
   EXPECT_EQ(toy->trainer.train(more).num_updates, first);
 }
 
+TEST_P(CallbackContractTest, GivenForOneRunItDoesNotChangeTheLengthAndTheCallbacksOfTheNext) {
+  /// Returns the calls and the records of a run.
+  const auto described = [](Toy& toy) {
+    std::string text;
+    const auto writing = in_every_event([&](const std::string& event, Trainer&) { text += event; });
+    toy.trainer.callback_handler().add(writing);
+    const TrainResult result = toy.trainer.train(contract_run());
+    for (const auto& name : toy.trainer.callback_handler().names()) text += " " + name;
+    for (const auto& name : toy.trainer.run_history().get_metric_names()) text += " " + name;
+    return c10::str(text, to_string(result.reason), result.num_updates,
+                    get_param_group_field(*toy.optimizer, ParamGroupField::lr));
+  };
+  Toy plain;
+  Toy toy;
+  auto options = contract_run();
+  options.callbacks = {GetParam().make(folder_.path(), toy.model)};
+  toy.trainer.train(options);
+  EXPECT_EQ(described(toy), described(plain));
+}
+
 TEST_P(CallbackContractTest, WorksInAnEvaluationAlone) {
   auto toy = toy_in(folder_.path());
   const auto metrics = toy->trainer.evaluate({.dataset = toy_data(6)});

@@ -6,10 +6,11 @@
 #include <torch/torch.h>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
-#include "linkboy/schedulers/step_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/expect_error.hpp"
 #include "support/keep_losses.hpp"
 #include "support/saved_states.hpp"
+#include "support/skipping_trainer.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::event_storage_test {
@@ -56,6 +57,21 @@ TEST(EventStorageTest, AcceptsValuesFromOtherCallbacks) {
   EXPECT_EQ(numbers(storage->values("number", 3)), (std::vector<double>{1, 2, 3}));
   EXPECT_EQ(numbers(storage->updates("tensor", 3)), (std::vector<double>{1, 2, 3}));
   EXPECT_EQ(storage->latest("tensor"), 0.5);
+}
+
+TEST(EventStorageTest, SkippedUpdatesHaveTheNumberOfTheNextUpdate) {
+  const TemporaryFolder folder;
+  const auto storage = make<EventStorage>();
+  ToyOf<SkippingTrainer> toy({storage, saving_in(folder / "states")});
+  toy.trainer.skipped_steps = {2, 3, 6};
+  toy.trainer.train(toy_options(2));
+  EXPECT_EQ(numbers(storage->updates("learning_rate", 9)), (std::vector<double>{1, 2, 2, 2, 3, 4}));
+  EXPECT_EQ(numbers(storage->updates("train_loss", 9)), (std::vector<double>{1, 2, 2, 2, 3, 4}));
+  const auto resumed = make<EventStorage>();
+  Toy second({resumed});
+  second.trainer.train(resumed_from(folder / "states" / "latest", toy_options(3)));
+  EXPECT_EQ(numbers(resumed->updates("train_loss", 9)),
+            (std::vector<double>{1, 2, 2, 2, 3, 4, 4, 5, 6}));
 }
 
 TEST(EventStorageTest, KeepsOnlyTheValuesOfItsWindow) {

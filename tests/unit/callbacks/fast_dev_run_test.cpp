@@ -6,7 +6,12 @@
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
+#include "linkboy/callbacks/save_checkpoint.hpp"
+#include "linkboy/callbacks/save_predictions.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
+#include "linkboy/callbacks/stochastic_weight_averaging.hpp"
+#include "linkboy/schedulers/curves.hpp"
+#include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
@@ -74,7 +79,7 @@ TEST(FastDevRunTest, EvaluatesEvenIfTheRunWouldEvaluateLater) {
   EXPECT_EQ(toy.trainer.run_history().get_metric_values("eval_loss_epoch").size(), 1U);
 }
 
-TEST(FastDevRunTest, RemovesCallbacksThatWriteAndReportsThem) {
+TEST(FastDevRunTest, LeavesOutCallbacksThatWriteAndReportsThem) {
   const TemporaryFolder folder;
   Toy toy({make<SaveTrainingState>({.directory = folder / "states"}),
            make<SaveBestModel>({.path = folder / "best.pt"}),
@@ -83,10 +88,86 @@ TEST(FastDevRunTest, RemovesCallbacksThatWriteAndReportsThem) {
   toy.trainer.train(many_epochs());
   EXPECT_TRUE(folder.names().empty());
   EXPECT_EQ(toy.trainer.lines.front(),
-            "FastDevRun removes callbacks that write files: linkboy::ModelEma, "
+            "FastDevRun leaves out callbacks that write files: linkboy::ModelEma, "
             "linkboy::SaveBestModel, linkboy::SaveTrainingState");
-  EXPECT_TRUE(toy.trainer.callback_handler().find<EarlyStopping>());
-  EXPECT_FALSE(toy.trainer.callback_handler().find<SaveBestModel>());
+}
+
+TEST(FastDevRunTest, GivenForOneRunItLeavesNoTrace) {
+  const TemporaryFolder folder;
+  const auto early_stopping = std::make_shared<EarlyStopping>();
+  const auto added = make<LambdaCallback>({});
+  Toy toy({make<SaveTrainingState>({.directory = folder / "states"}),
+           make<SaveCheckpoint>({.directory = folder / "checkpoints"}), early_stopping,
+           std::make_shared<AtUpdate>(1, [&](Trainer& trainer) {
+             // Other changes of the callbacks remain.
+             trainer.callback_handler().remove_if(
+                 [&](const Callback& callback) { return &callback == early_stopping.get(); });
+             if (!trainer.callback_handler().find<LambdaCallback>()) {
+               trainer.callback_handler().add(added);
+             }
+           })});
+  CallbackList expected = toy.trainer.callback_handler().callbacks();
+  std::erase(expected, early_stopping);
+  expected.insert(expected.begin() + 1, added);  // after AtUpdate, before those that save
+  TrainOptions options = many_epochs();
+  options.num_epochs = 2;
+  options.callbacks = {std::make_shared<FastDevRun>()};
+  EXPECT_EQ(toy.trainer.train(options).num_updates, 1);
+  EXPECT_EQ(toy.trainer.callback_handler().callbacks(), expected);
+  EXPECT_TRUE(folder.names().empty());
+  options.callbacks = {};
+  EXPECT_EQ(toy.trainer.train(options).num_updates, 20);
+  EXPECT_TRUE(std::filesystem::exists(folder / "states" / "state-00000001"));
+  EXPECT_TRUE(std::filesystem::exists(folder / "checkpoints" / "epoch_2.pt"));
+  EXPECT_EQ(toy.trainer.callback_handler().callbacks(), expected);
+}
+
+TEST(FastDevRunTest, CallbacksComeBackAfterAnErrorAndAfterEvaluate) {
+  const TemporaryFolder folder;
+  const auto fails =
+      make<LambdaCallback>({.on_train_epoch_end = [](Trainer&) { throw Error("bad"); }});
+  Toy toy({make<SavePredictions>({.path = folder / "predictions.pt"}), fails});
+  const CallbackList before = toy.trainer.callback_handler().callbacks();
+  const CallbackList trial{std::make_shared<FastDevRun>()};
+  TrainOptions options = many_epochs();
+  options.callbacks = trial;
+  EXPECT_ERROR(toy.trainer.train(options), "bad");
+  EXPECT_EQ(toy.trainer.callback_handler().callbacks(), before);
+  toy.trainer.evaluate({.dataset = toy_data(8), .callbacks = trial});
+  EXPECT_EQ(toy.trainer.callback_handler().callbacks(), before);
+  EXPECT_TRUE(folder.names().empty());
+}
+
+TEST(FastDevRunTest, RemovedCallbacksAreInitialisedOnce) {
+  struct Writer : Callback {
+    bool writes_files() const override { return true; }
+    void on_init_end(Trainer&) override { ++num_inits; }
+    int num_inits = 0;
+  };
+  const auto writer = std::make_shared<Writer>();
+  Toy toy({writer, std::make_shared<FastDevRun>()});
+  toy.trainer.train(many_epochs());
+  toy.trainer.train(many_epochs());
+  EXPECT_EQ(writer->num_inits, 1);
+}
+
+TEST(FastDevRunTest, TriesAWeightAverageOfAnyLength) {
+  for (const int64_t num_epochs : {1, 50}) {
+    Toy toy({make<StochasticWeightAveraging>({}), std::make_shared<FastDevRun>()});
+    TrainOptions options = many_epochs();
+    options.num_epochs = num_epochs;
+    EXPECT_EQ(toy.trainer.train(options).num_updates, 1);
+  }
+}
+
+TEST(FastDevRunTest, TheRunHasTheScheduleOfTheWholeRun) {
+  Toy toy({std::make_shared<FastDevRun>(2)});
+  TrainOptions options = many_epochs();  // 500 updates
+  options.create_scheduler_fn = cosine({.warmup_updates = 400, .warmup_start_lr = 0.02});
+  EXPECT_EQ(toy.trainer.train(options).num_updates, 2);
+  EXPECT_EQ(toy.trainer.run_config().max_num_updates, 500);
+  const double lr = get_param_group_field(*toy.optimizer, ParamGroupField::lr).front();
+  EXPECT_DOUBLE_EQ(lr, 0.02 + 0.08 * 2 / 400);
 }
 
 TEST(FastDevRunTest, KeepsCallbacksThatWriteNothing) {

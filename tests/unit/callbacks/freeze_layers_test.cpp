@@ -9,7 +9,7 @@
 #include <map>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
 #include "support/matchers.hpp"
@@ -248,6 +248,20 @@ TEST(FreezeLayersTest, ARunResumesBitIdenticallyBeforeAndAfterEachStep) {
     EXPECT_TRUE(bit_equal(whole.net->buffers(), second.net->buffers())) << update;
     EXPECT_EQ(frozen_names(*second.net), Names{});
   }
+}
+
+TEST(FreezeLayersTest, AResumedSecondRunContinuesWithTheLayersThatTheFirstOneUnfroze) {
+  const SingleThread single_thread;
+  const TemporaryFolder folder;
+  // In epoch 1 of the second run, before the epoch of any step.
+  GradualRun whole({std::make_shared<SaveOnce>(folder / "state", 2)});
+  torch::manual_seed(1);
+  whole.trainer.train(whole.options);
+  whole.trainer.train(whole.options);
+  GradualRun second;
+  second.trainer.train(resumed_from(folder / "state", second.options));
+  EXPECT_TRUE(bit_equal(whole.net->parameters(), second.net->parameters()));
+  EXPECT_TRUE(bit_equal(whole.net->buffers(), second.net->buffers()));
 }
 
 TEST(FineTuningTest, ARunWithAnAddedGroupResumesBitIdentically) {

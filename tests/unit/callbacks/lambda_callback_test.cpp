@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+#include <string>
+
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 #include "support/tracing.hpp"
@@ -11,42 +15,28 @@ namespace {
 
 /// Returns a function for every event that writes the event's name.
 LambdaCallbackFunctions tracing(Trace& trace) {
-  const auto say = [&trace](const char* name) {
-    return [&trace, name](Trainer&) { trace.add(name); };
-  };
-  const auto say_step = [&trace](const char* name) {
-    return [&trace, name](Trainer&, const Batch&, const StepOutput&) { trace.add(name); };
-  };
-  return {
-      .on_init_end = say("*init_end"),
-      .on_dataloaders_ready = say("*dataloaders_ready"),
-      .on_training_run_claim = say("*training_run_claim"),
-      .on_training_run_start = say("*training_run_start"),
-      .on_train_epoch_start = say("*train_epoch_start"),
-      .on_train_step_start = say("*train_step_start"),
-      .on_train_step_end = say_step("*train_step_end"),
-      .on_gradients_ready = say("*gradients_ready"),
-      .on_train_update_end = say("*train_update_end"),
-      .on_train_epoch_end = say("*train_epoch_end"),
-      .on_eval_epoch_start = say("*eval_epoch_start"),
-      .on_eval_step_start = say("*eval_step_start"),
-      .on_eval_step_end = say_step("*eval_step_end"),
-      .on_eval_epoch_end = say("*eval_epoch_end"),
-      .on_training_run_epoch_end = say("*training_run_epoch_end"),
-      .on_training_run_end = say("*training_run_end"),
-      .on_evaluation_run_start = say("*evaluation_run_start"),
-      .on_evaluation_run_end = say("*evaluation_run_end"),
-      .on_prediction_run_start = say("*prediction_run_start"),
-      .on_prediction_step_start = say("*prediction_step_start"),
-      .on_prediction_step_end = [&trace](Trainer&, const Batch&,
-                                         const Prediction&) { trace.add("*prediction_step_end"); },
-      .on_prediction_run_end = say("*prediction_run_end"),
-      .on_stop_training_error =
-          [&trace](Trainer&, const StopTraining& stop) {
-            trace.add("*stop_training_error(" + std::string(to_string(stop.reason())) + ")");
-          },
-      .on_exception = [&trace](Trainer&, std::exception_ptr) { trace.add("*exception"); },
-      .on_run_exit = say("*run_exit")};
+  LambdaCallbackFunctions functions;
+#define LINKBOY_TRACE(name, ranks, parameters, arguments) \
+  functions.on_##name = [&trace] parameters { trace.add("*" #name + detail_of arguments); };
+  LINKBOY_FOR_EACH_EVENT(LINKBOY_TRACE)
+#undef LINKBOY_TRACE
+  return functions;
+}
+
+TEST(EventTest, TheListHasEveryEventOfCallback) {
+  std::string listed;
+#define LINKBOY_NAME(name, ranks, parameters, arguments) listed += #name " ";
+  LINKBOY_FOR_EACH_EVENT(LINKBOY_NAME)
+#undef LINKBOY_NAME
+  std::ifstream file(std::filesystem::path(__FILE__).parent_path() /
+                     "../../../include/linkboy/callback.hpp");
+  std::string declared;
+  for (std::string line; std::getline(file, line);) {
+    const std::string start = "  virtual void on_";
+    if (line.starts_with(start))
+      declared += line.substr(start.size(), line.find('(') - start.size()) + " ";
+  }
+  EXPECT_EQ(listed, declared);
 }
 
 TEST(LambdaCallbackTest, ReceivesEveryEvent) {
@@ -70,6 +60,17 @@ TEST(LambdaCallbackTest, ReceivesEveryEvent) {
   toy.trainer.predict({.dataset = toy_data(4)});
   EXPECT_EQ(of_lambdas.text(), of_class.text());
   EXPECT_NE(of_lambdas.text().find("*stop_training_error(stop_request)"), std::string::npos);
+}
+
+TEST(LambdaCallbackTest, ReceivesInterruptedEvaluations) {
+  Trace trace;
+  auto functions = tracing(trace);
+  functions.on_eval_step_start = [](Trainer&) { throw Error("oh"); };
+  Toy toy({std::make_shared<LambdaCallback>(functions)});
+  EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(4)}), "oh");
+  EXPECT_EQ(trace.text(),
+            "*init_end *dataloaders_ready *evaluation_run_start *eval_epoch_start "
+            "*eval_epoch_interrupted *exception *run_exit");
 }
 
 TEST(LambdaCallbackTest, ReceivesExceptions) {

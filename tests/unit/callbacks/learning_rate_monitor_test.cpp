@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "linkboy/callbacks/learning_rate_monitor.hpp"
-#include "linkboy/schedulers/step_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/at_update.hpp"
 #include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"

@@ -10,7 +10,7 @@
 
 #include "linkboy/callbacks/callback_factory.hpp"
 #include "linkboy/callbacks/step_based_evaluation.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 
@@ -128,19 +128,6 @@ TEST(LimitBatchesTest, TheLowerOfTwoLimitsApplies) {
   Limited run(std::make_shared<LimitBatches>(4));
   run.toy.trainer.callback_handler().add(second);
   EXPECT_EQ(run.train()[0], 1);
-}
-
-TEST(LimitBatchesTest, TheTextNamesOfLinkboy01AreStillRead) {
-  const auto steps = make_callback("limit-eval-steps", {{"num_eval_steps", "1"}});
-  EXPECT_EQ(steps->name(), "linkboy::LimitEvalSteps");
-  EXPECT_EQ(Limited(steps).train(), (Batches{5, 3, 1}));
-  const auto all_evaluations = make_callback(
-      "limit-eval-steps", {{"num_eval_steps", "2"}, {"limit_intermediate_only", "false"}});
-  EXPECT_EQ(Limited(all_evaluations).train(), (Batches{5, 2, 2}));
-
-  const auto overfit = make_callback("overfit-batches", {{"num_batches", "2"}});
-  EXPECT_EQ(overfit->name(), "linkboy::OverfitBatches");
-  EXPECT_EQ(Limited(overfit).train(), (Batches{2, 2, 0}));
 }
 
 std::shared_ptr<LimitBatches> first_batches(int64_t num_batches) {

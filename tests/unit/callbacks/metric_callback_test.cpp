@@ -11,6 +11,7 @@
 #include "support/at_update.hpp"
 #include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
+#include "support/failing_evaluation.hpp"
 
 namespace linkboy::testing::metric_callback_test {
 namespace {
@@ -157,6 +158,15 @@ TEST(MetricCallbackTest, ARunAfterOneThatEndedInAnEvaluationIsComplete) {
   toy.trainer.train(options_of(1));
   EXPECT_EQ(values(toy, "eval_hits"), std::vector<double>{hits_of(toy.model, 7)});
   EXPECT_EQ(values(toy, "train_hits"), std::vector<double>{hits_of(toy.model, 10)});
+}
+
+TEST(MetricCallbackTest, AnEvaluationWhoseErrorIsCaughtLeavesNoTrace) {
+  for_each_failing_evaluation([](const std::shared_ptr<Callback>& failing) {
+    ConstantToy toy({failing});
+    toy.trainer.train(options_of(1));
+    EXPECT_EQ(values(toy, "train_hits"), std::vector<double>{hits_of(toy.model, 10)});
+    EXPECT_EQ(values(toy, "eval_hits"), std::vector<double>{hits_of(toy.model, 7)});
+  });
 }
 
 TEST(MetricCallbackTest, ACallbackAddedWithinAnEpochStartsWithTheNext) {

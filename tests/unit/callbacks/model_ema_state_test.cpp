@@ -6,7 +6,7 @@
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/at_update.hpp"
 #include "support/averages.hpp"
 #include "support/cpu_trainer.hpp"
@@ -102,28 +102,18 @@ TEST(ModelEmaStateTest, AFileNewerThanTheStateIsNotMistakenForItsBestAverage) {
   EXPECT_EQ(read_checkpoint(folder / "ema.pt").get_int("epoch"), 3);
 }
 
-TEST(ModelEmaStateTest, AStateWithoutTheEpochOfItsFileForgetsTheBestValue) {
+TEST(ModelEmaStateTest, ANameOutsideOfTheRunsFolderIsAnError) {
   const TemporaryFolder folder;
-  const ModelEmaOptions every_epoch{.evaluate = true, .path = folder / "ema.pt"};
-  EmaRehearsal first(5, every_epoch);
+  EmaRehearsal first(1000, {.evaluate = false, .path = folder / "ema.pt"});
   first.trainer.train(first.options);
-  first.trainer.save_training_state(folder / "state");
-  const auto path = folder / "state" / kTrainingStateFile;
-  StateDict contents = read_checkpoint(path, {.mmap = false});
-  StateDict state = contents.get_dict("training_state");
-  StateDict callbacks = state.get_dict("callbacks");
-  StateDict ema = callbacks.get_dict(first.ema->name());
-  ema.erase("saved_epoch");
-  ema.set("best", -1e9);  // no later average is better
-  callbacks.set(first.ema->name(), ema);
-  state.set("callbacks", callbacks);
-  contents.set("training_state", state);
-  write_checkpoint(path, contents);
-
-  EmaRehearsal resumed(1000, every_epoch);
-  resumed.trainer.train(resumed_from(folder / "state", resumed.options));
-  EXPECT_THAT(resumed.trainer.lines, Contains(StartsWith(kBestIsIgnored)));
-  EXPECT_GT(read_checkpoint(folder / "ema.pt").get_int("epoch"), 1);
+  StateDict state = first.ema->state_dict();
+  EXPECT_EQ(state.get_string("saved_name"), "ema.pt");
+  for (const std::string& name :
+       {(folder / "ema.pt").string(), std::string("../ema.pt"), std::string("..")}) {
+    state.set("saved_name", name);
+    ModelEma loaded;
+    EXPECT_ERROR(loaded.load_state_dict(state), "must be a plain name");
+  }
 }
 
 TEST(ModelEmaStateTest, AStateWithTheAverageInTheModelContinuesWithTheWeights) {

@@ -9,6 +9,7 @@
 #include "linkboy/callbacks/performance_monitor.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
+#include "support/failing_evaluation.hpp"
 #include "support/fake_time.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
@@ -16,18 +17,23 @@
 namespace linkboy::testing::performance_monitor_test {
 namespace {
 
-/// Seconds for a batch, a forward pass, a backward pass, an evaluation batch, and the work of
-/// another callback after an update.
+/// Seconds for each part of a run, and for the work of another callback after an update.
 constexpr int kBatch = 3;
 constexpr int kForward = 2;
 constexpr int kBackward = 7;
+constexpr int kOptimizer = 5;
 constexpr int kEvalBatch = 1000;
+constexpr int kEvalStep = 100;
 constexpr int kAfterUpdate = 4;
 
 struct MonitoredRun : TimedRun<PerformanceMonitor> {
   explicit MonitoredRun(const CallbackList& more = {},
-                        PerformanceMonitorOptions monitor_options = {})
-      : TimedRun({.forward = kForward, .backward = kBackward}, monitor_options, more) {
+                        PerformanceMonitorOptions monitor_options = {.warmup_micro_steps = 0})
+      : TimedRun({.forward = kForward,
+                  .backward = kBackward,
+                  .optimizer = kOptimizer,
+                  .eval_step = kEvalStep},
+                 monitor_options, more) {
     options.num_epochs = 3;
     options.train_dataloader_options = batches_take(kBatch);
     options.eval_dataloader_options = batches_take(kEvalBatch);
@@ -41,7 +47,8 @@ struct MonitoredRun : TimedRun<PerformanceMonitor> {
   }
 };
 
-constexpr double kStep = kBatch + kForward + kBackward;
+constexpr double kStep = kBatch + kForward + kBackward + kOptimizer;
+constexpr double kEvaluation = 2 * (kEvalBatch + kEvalStep);
 
 std::vector<double> thrice(double value) { return {value, value, value}; }
 
@@ -51,6 +58,12 @@ TEST(PerformanceMonitorTest, RecordsRateStepAndDataTimeOfEachEpochWithoutItsEval
   EXPECT_EQ(run.values("train_step_time"), thrice(kStep));
   EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
   EXPECT_EQ(run.values("train_samples_per_second"), thrice(2 / kStep));
+  EXPECT_EQ(run.values("train_epoch_time"), thrice(4 * kStep));
+  EXPECT_EQ(run.values("train_forward_time"), thrice(kForward));
+  EXPECT_EQ(run.values("train_backward_time"), thrice(kBackward));
+  EXPECT_EQ(run.values("train_optimizer_time"), thrice(kOptimizer));
+  EXPECT_EQ(run.values("eval_epoch_time"), thrice(kEvaluation));
+  EXPECT_EQ(run.values("eval_step_time"), thrice(kEvalStep));
 }
 
 TEST(PerformanceMonitorTest, WorkOfOtherCallbacksIsNotDataTime) {
@@ -62,25 +75,119 @@ TEST(PerformanceMonitorTest, WorkOfOtherCallbacksIsNotDataTime) {
   run.train();
   EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
   EXPECT_EQ(run.values("train_step_time"), thrice(kStep + kAfterUpdate));
+  EXPECT_EQ(run.values("train_optimizer_time"), thrice(kOptimizer + kAfterUpdate));
 }
 
-TEST(PerformanceMonitorTest, BackwardPassesWithinAWindowAreNotDataTime) {
+TEST(PerformanceMonitorTest, OnlyTheFirstWaitAndTheLastBackwardPassOfAWindowAreMeasured) {
   MonitoredRun run;
   run.options.gradient_accumulation_steps = 2;
   run.train();
   EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
-  EXPECT_EQ(run.values("train_step_time"), thrice(kStep));
-  EXPECT_EQ(run.timed->last_epoch()->num_waits, 2);
+  EXPECT_EQ(run.values("train_step_time"), thrice(kStep - kOptimizer / 2.0));
+  EXPECT_EQ(run.timed->last_epoch()->data.count, 2);
   EXPECT_EQ(run.timed->last_epoch()->num_steps, 4);
+  EXPECT_EQ(run.values("train_backward_time"), thrice(kBackward));
+  EXPECT_EQ(run.timed->last_epoch()->backward.count, 2);
+  EXPECT_EQ(run.timed->last_epoch()->forward.count, 4);
 }
 
 TEST(PerformanceMonitorTest, EvaluationBetweenTwoUpdatesDoesNotCount) {
-  MonitoredRun run(
-      {std::make_shared<AtUpdate>(2, [](Trainer& trainer) { trainer.evaluate_now({}); })});
+  for (const auto phase : {Callback::Phase::record, Callback::Phase::last}) {  // before or after
+    SCOPED_TRACE(static_cast<int>(phase));
+    auto evaluate = std::make_shared<AtUpdate>(
+        2, [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "step_"}); });
+    evaluate->set_phase(phase);
+    MonitoredRun run({evaluate});
+    run.train();
+    EXPECT_EQ(run.values("train_step_time"), thrice(kStep));
+    EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
+    EXPECT_EQ(run.values("train_optimizer_time"), thrice(kOptimizer));
+    EXPECT_EQ(run.values("step_eval_epoch_time"), std::vector<double>{kEvaluation});
+    EXPECT_EQ(run.values("eval_epoch_time"), thrice(kEvaluation));
+    EXPECT_EQ(run.timed->recent().step_time(), kStep);
+  }
+}
+
+TEST(PerformanceMonitorTest, AnEvaluationWithinAnEvaluationIsExcluded) {
+  // Evaluates again at the end of each evaluation, before PerformanceMonitor's event.
+  auto evaluate_again = make<LambdaCallback>({.on_eval_epoch_end = [](Trainer& trainer) {
+    if (!trainer.is_intermediate_evaluation()) trainer.evaluate_now({.metric_prefix = "again_"});
+  }});
+  MonitoredRun run({evaluate_again});
   run.train();
-  EXPECT_EQ(run.values("train_step_time"), thrice(kStep));
-  EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
-  EXPECT_EQ(run.timed->recent().step_time(), kStep);
+  EXPECT_EQ(run.values("again_eval_epoch_time"), thrice(kEvaluation));
+  EXPECT_EQ(run.values("eval_epoch_time"), thrice(kEvaluation));
+  EXPECT_EQ(run.values("eval_step_time"), thrice(kEvalStep));
+}
+
+TEST(PerformanceMonitorTest, AnAbandonedEvaluationIsNotTrainingTime) {
+  const TemporaryFolder folder;
+  const auto stop_in_evaluation = make<LambdaCallback>(
+      {.on_train_update_end =
+           [](Trainer& trainer) {
+             if (trainer.num_updates() == 2) trainer.evaluate_now({.metric_prefix = "step_"});
+           },
+       .on_eval_step_end = [](Trainer& trainer, auto&, auto&) { trainer.request_stop(); }});
+  MonitoredRun first({stop_in_evaluation, make<SaveTrainingState>({.directory = folder.path()})});
+  first.train();
+  EXPECT_EQ(first.timed->epoch_so_far().seconds, 2 * kStep);
+  MonitoredRun second;
+  second.resume(folder.path());
+  EXPECT_EQ(second.values("train_epoch_time"), thrice(4 * kStep));
+}
+
+TEST(PerformanceMonitorTest, EvaluateReturnsItsTimes) {
+  MonitoredRun run;
+  const Metrics metrics =
+      run.trainer.evaluate({.dataset = toy_data(6), .per_device_batch_size = 2});
+  EXPECT_EQ(metrics.at("eval_epoch_time"), 3 * kEvalStep);
+  EXPECT_EQ(metrics.at("eval_step_time"), kEvalStep);
+  EXPECT_EQ(metrics.count("train_epoch_time"), 0);
+}
+
+TEST(PerformanceMonitorTest, WarmUpStepsCountOnlyInTheEpochAndItsWaits) {
+  MonitoredRun run({}, {.warmup_micro_steps = 2});
+  run.trainer.callback_handler().add(std::make_shared<AtUpdate>(
+      2, [&](Trainer&) { run.trainer.seconds.forward = 10 * kForward; }));
+  run.options.num_epochs = 1;
+  run.train();
+  EXPECT_EQ(run.values("train_forward_time"), std::vector<double>{10 * kForward});
+  EXPECT_EQ(run.timed->last_epoch()->backward.count, 2);
+  EXPECT_EQ(run.timed->last_epoch()->data.count, 4);
+  EXPECT_EQ(run.values("train_epoch_time"), std::vector<double>{4 * kStep + 2 * 9 * kForward});
+
+  MonitoredRun only({}, {.warmup_micro_steps = 4});
+  only.options.num_epochs = 2;
+  only.train();
+  EXPECT_EQ(only.values("train_forward_time"), std::vector<double>{kForward});
+  EXPECT_EQ(only.values("train_epoch_time"), (std::vector<double>{4 * kStep, 4 * kStep}));
+}
+
+TEST(PerformanceMonitorTest, SynchronizingChangesNothingOnTheCpu) {
+  MonitoredRun run({}, {.warmup_micro_steps = 0, .synchronize = true});
+  run.train();
+  EXPECT_EQ(run.values("train_forward_time"), thrice(kForward));
+}
+
+TEST(PerformanceMonitorTest, ASecondRunForgetsTheAbandonedEpochOfTheFirst) {
+  MonitoredRun run({stop_at(2)});
+  run.train();
+  EXPECT_TRUE(run.values("train_epoch_time").empty());
+  run.options.max_num_updates = 1;
+  run.train();
+  EXPECT_EQ(run.values("train_epoch_time"), std::vector<double>{kStep});
+}
+
+TEST(PerformanceMonitorTest, AnEvaluationWhoseErrorIsCaughtDoesNotCount) {
+  for_each_failing_evaluation([](const std::shared_ptr<Callback>& failing) {
+    MonitoredRun run({failing});
+    run.train();
+    EXPECT_EQ(run.values("train_step_time"), thrice(kStep));
+    EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
+    EXPECT_EQ(run.values("train_optimizer_time"), thrice(kOptimizer));
+    EXPECT_EQ(run.values("eval_epoch_time"), thrice(kEvaluation));
+    EXPECT_EQ(run.values("eval_step_time"), thrice(kEvalStep));
+  });
 }
 
 TEST(PerformanceMonitorTest, RecordsTeraflopsIfTheFlopsPerSampleAreGiven) {
@@ -102,7 +209,7 @@ TEST(PerformanceMonitorTest, ReturnsTheLastEpochAndTheRecentUpdates) {
   const auto recent = run.timed->recent();
   EXPECT_EQ(recent.num_steps, 3);
   EXPECT_EQ(recent.seconds, 3 * kStep);
-  EXPECT_EQ(recent.data_time(), kBatch);
+  EXPECT_EQ(recent.data.mean(), kBatch);
   EXPECT_EQ(recent.samples_per_second(), 2 / kStep);
 }
 
@@ -136,6 +243,8 @@ TEST(PerformanceMonitorTest, AResumedEpochCountsItsFirstPartButNotTheInterruptio
     EXPECT_EQ(second.values("train_step_time"), thrice(kStep));
     EXPECT_EQ(second.values("train_data_time"), thrice(kBatch));
     EXPECT_EQ(second.values("train_samples_per_second"), thrice(2 / kStep));
+    EXPECT_EQ(second.values("train_epoch_time"), thrice(4 * kStep));
+    EXPECT_EQ(second.values("train_backward_time"), thrice(kBackward));
   }
 }
 
@@ -155,12 +264,13 @@ TEST(PerformanceMonitorTest, ValuesWithoutMeasurementsAreNaN) {
   const TrainPerformance nothing;
   EXPECT_TRUE(std::isnan(nothing.samples_per_second()));
   EXPECT_TRUE(std::isnan(nothing.step_time()));
-  EXPECT_TRUE(std::isnan(nothing.data_time()));
+  EXPECT_TRUE(std::isnan(nothing.data.mean()));
 }
 
 TEST(PerformanceMonitorTest, RejectsOptionsOutOfRange) {
   EXPECT_ERROR(PerformanceMonitor({.num_recent_updates = 0}), "num_recent_updates is 0");
   EXPECT_ERROR(PerformanceMonitor({.flops_per_sample = 0.0}), "flops_per_sample is 0");
+  EXPECT_ERROR(PerformanceMonitor({.warmup_micro_steps = -1}), "warmup_micro_steps is -1");
 }
 
 }  // namespace

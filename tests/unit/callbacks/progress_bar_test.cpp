@@ -12,6 +12,7 @@
 #include "linkboy/extend/status_line.hpp"
 #include "linkboy/metrics/accuracy.hpp"
 #include "support/at_update.hpp"
+#include "support/failing_evaluation.hpp"
 #include "support/matchers.hpp"
 #include "support/toy.hpp"
 
@@ -99,6 +100,12 @@ TEST(ProgressBarTest, AnIntermediateEvaluationHasASeparateNamedBar) {
   ASSERT_NE(inner, std::string::npos) << text;
   ASSERT_NE(outer, std::string::npos) << text;
   EXPECT_LT(inner, outer);
+}
+
+TEST(ProgressBarTest, AnEvaluationWhoseErrorIsCaughtDoesNotHideTheEpoch) {
+  for_each_failing_evaluation([](const std::shared_ptr<Callback>& failing) {
+    EXPECT_THAT(bar_output({.mode = Mode::plain}, {failing}), HasSubstr("epoch 1 100% 4/4 ["));
+  });
 }
 
 TEST(ProgressBarTest, AStreamThatCannotBeWrittenDoesNotEndTheRun) {

@@ -200,18 +200,5 @@ TEST_F(SaveAtDecaysTest, AlsoSavesNumberedStates) {
   EXPECT_THAT(folder_.names(), ElementsAre(".lock", kBeforeDecay, kAfterDecay, "state-00000003"));
 }
 
-TEST_F(SaveAtDecaysTest, TheTextNameOfLinkboy01IsStillRead) {
-  const auto save = make_callback(
-      "wsd-checkpoint", {{"save_dir", folder_.path().string()}, {"save_optimizer", "false"}});
-  EXPECT_EQ(save->name(), "linkboy::WsdCheckpoint");
-  save->load_state_dict({});  // linkboy 0.1 did not save its state
-  Toy toy({save});
-  toy.trainer.train(epochs(4));
-  EXPECT_THAT(folder_.names(), ElementsAre(kBeforeDecay, kAfterDecay));
-  const StateDict after = read_checkpoint(folder_ / kAfterDecay);
-  EXPECT_FALSE(after.contains("optimizer_state_dict"));
-  EXPECT_TRUE(after.contains("scheduler_state_dict"));
-}
-
 }  // namespace
 }  // namespace linkboy::testing::save_at_decays_test

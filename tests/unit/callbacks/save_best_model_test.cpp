@@ -6,7 +6,7 @@
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/given_scores.hpp"
@@ -93,9 +93,8 @@ TEST_F(SaveBestModelTest, AResumedRunKeepsTheBestValue) {
   SaveBestModel second(watching_score());
   load_for_resume(second, first.state_dict());
   second.on_training_run_start(toy.trainer);
-  const auto written = std::filesystem::last_write_time(folder_ / "best.pt");
   see_score(second, toy.trainer, 2.0);
-  EXPECT_EQ(std::filesystem::last_write_time(folder_ / "best.pt"), written);
+  EXPECT_EQ(read_checkpoint(folder_ / "best.pt").get_double("score"), 1.0);
 }
 
 // The best file of a killed run can be newer than the training state from which the next run
@@ -149,6 +148,22 @@ TEST_F(SaveBestModelTest, AResumedRunContinuesWithTheBestK) {
   EXPECT_EQ(after->saved().back().value, 2.0);
 }
 
+TEST_F(SaveBestModelTest, AResumedRunThatKeepsFewerContinuesWithTheBestOfThem) {
+  for (const int64_t num_kept : {1, 2}) {
+    Toy toy = scored({3.0, 1.0, 2.0}, saving(watching_score(/*save_top_k=*/3)));
+    toy.trainer.train(epochs_of_one_update(3));
+    toy.trainer.save_training_state(folder_ / "state");
+    const auto after = saving(watching_score(num_kept));
+    Toy resumed = scored({2.5}, after);
+    resumed.trainer.train(resumed_from(folder_ / "state", epochs_of_one_update(4)));
+    EXPECT_EQ(std::ssize(after->saved()), num_kept);
+    EXPECT_EQ(after->saved().back().value, num_kept == 1 ? 1.0 : 2.0);
+    for (const auto& saved : after->saved()) {
+      EXPECT_EQ(read_checkpoint(saved.path).get_double("score"), saved.value);
+    }
+  }
+}
+
 TEST_F(SaveBestModelTest, RefusesToKeepZeroFiles) {
   EXPECT_ERROR(SaveBestModel({.save_top_k = 0}), "save_top_k is 0");
 }
@@ -179,6 +194,26 @@ TEST_F(SaveBestModelTwiceTest, ResetOnTrainFalseLoadsTheBestOfAllRuns) {
   const auto best = scored.weights[0];
   scored.train({4.0, 3.0});
   EXPECT_TRUE(bit_equal(scored.parameters(), best));
+}
+
+TEST_F(SaveBestModelTwiceTest, ResetOnTrainFalseKeepsTheBestFilesOfAllRuns) {
+  Scored scored = saving({.save_top_k = 2, .reset_on_train = false});
+  scored.train({5.0, 4.0, 0.1});
+  const auto best = scored.weights[2];
+  scored.train({3.0, 2.0, 0.4});
+  EXPECT_THAT(folder_.names(), ElementsAre("best-epoch3-2.pt", "best-epoch3.pt"));
+  EXPECT_EQ(read_checkpoint(folder_ / "best-epoch3.pt").get_double("score"), 0.1);
+  EXPECT_EQ(read_checkpoint(folder_ / "best-epoch3-2.pt").get_double("score"), 0.4);
+  EXPECT_TRUE(bit_equal(scored.parameters(), best));
+  // A run that resumes finds both.
+  SaveBestModel resumed(
+      {.path = folder_ / "best.pt", .save_top_k = 2, .monitor = "score", .reset_on_train = false});
+  load_for_resume(resumed, save_->state_dict());
+  Toy toy;
+  resumed.on_training_run_start(toy.trainer);
+  ASSERT_EQ(resumed.saved().size(), 2U);
+  EXPECT_EQ(resumed.saved()[0].path.filename(), "best-epoch3.pt");
+  EXPECT_EQ(resumed.saved()[1].path.filename(), "best-epoch3-2.pt");
 }
 
 TEST_F(SaveBestModelTwiceTest, TheEarlierOfTwoEqualEpochsIsTheBest) {
@@ -236,6 +271,45 @@ TEST(SaveBestModelResumedTest, ARunResumedWithAnotherPathKeepsTheBestSoFar) {
   EXPECT_TRUE(bit_equal(toy->model->parameters(), whole_toy->model->parameters()));
   EXPECT_EQ(read_checkpoint(folder / "new" / "ema.pt").get_int("epoch"),
             read_checkpoint(folder / "whole" / "ema.pt").get_int("epoch"));
+}
+
+/// Trains in the folder "old", so that a state in "old/states" names best.pt there.
+StateDict state_of_saved_best(const TemporaryFolder& folder) {
+  auto save = make<SaveBestModel>({.path = folder / "old" / "best.pt"});
+  Toy toy({save, saving_in(folder / "old" / "states")});
+  toy.trainer.train(epochs_of_two_updates(1));
+  return save->state_dict();
+}
+
+TEST(SaveBestModelResumedTest, ANameOutsideOfTheRunsFolderIsAnError) {
+  const TemporaryFolder folder;
+  StateDict state = state_of_saved_best(folder);
+  SaveBestModel loaded({.path = folder / "new" / "best.pt"});
+  loaded.load_state_dict(state);
+  EXPECT_EQ(loaded.saved().at(0).path, folder / "new" / "best.pt");
+  for (const std::string& name :
+       {(folder / "old" / "best.pt").string(), std::string("../old/best.pt"), std::string(".."),
+        std::string()}) {
+    c10::impl::GenericList names(c10::AnyType::get());
+    names.push_back(name);
+    state.set("names", names);
+    EXPECT_ERROR(loaded.load_state_dict(state), "must be a plain name");
+    EXPECT_EQ(loaded.saved().size(), 1U);
+  }
+}
+
+TEST(SaveBestModelResumedTest, ASymbolicLinkIsNotFollowed) {
+  const TemporaryFolder folder;
+  state_of_saved_best(folder);
+  fs::rename(folder / "old" / "best.pt", folder / "elsewhere.pt");
+  fs::create_symlink(folder / "elsewhere.pt", folder / "old" / "best.pt");
+  Toy toy({make<SaveBestModel>({.path = folder / "new" / "best.pt"})});
+  TrainOptions options = epochs_of_two_updates(1);
+  options.resume_from = folder / "old" / "states";
+  toy.trainer.train(options);
+  EXPECT_THAT(toy.trainer.lines,
+              Contains(AllOf(StartsWith("WARNING: the best checkpoint of epoch 1 is ignored: "),
+                             HasSubstr("is a symbolic link"))));
 }
 
 }  // namespace

@@ -8,10 +8,11 @@
 #include "linkboy/callbacks/callback_factory.hpp"
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/matchers.hpp"
+#include "support/skipping_trainer.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
@@ -66,6 +67,23 @@ TEST_F(SaveCheckpointTest, SavesAfterEveryNthEpochAndUpdate) {
   EXPECT_THAT(files(), ElementsAre("epoch_2.pt", "epoch_4.pt", "update_3.pt", "update_6.pt"));
 }
 
+TEST_F(SaveCheckpointTest, ASecondRunSavesAnUpdateOfTheSameNumber) {
+  const auto save = saving({.every_n_updates = 1});
+  Toy toy({save});
+  for (int run = 0; run < 2; ++run) {
+    toy.train({.max_num_updates = 1});
+    EXPECT_THAT(save->saved(), ElementsAre("update_1.pt"));
+  }
+}
+
+TEST_F(SaveCheckpointTest, SkippedUpdatesDoNotSaveAgain) {
+  const auto save = saving({.every_n_epochs = 1, .every_n_updates = 2});
+  ToyOf<SkippingTrainer> toy({save});
+  toy.trainer.skipped_steps = {1, 4};
+  toy.train({.num_epochs = 2, .per_device_batch_size = 3});  // 3 steps in each epoch
+  EXPECT_THAT(save->saved(), ElementsAre("update_2.pt", "epoch_1.pt", "update_4.pt", "epoch_2.pt"));
+}
+
 TEST_F(SaveCheckpointTest, KeepsTheNewestFilesAcrossAResume) {
   Toy toy({saving({.keep_last = 2})});
   train(toy, 3);
@@ -74,6 +92,37 @@ TEST_F(SaveCheckpointTest, KeepsTheNewestFilesAcrossAResume) {
   Toy resumed({saving({.keep_last = 2})});
   train(resumed, 4, folder_ / "state");
   EXPECT_THAT(files(), ElementsAre("epoch_3.pt", "epoch_4.pt"));
+}
+
+TEST_F(SaveCheckpointTest, ANameThatIsNotOfACheckpointIsAnErrorAndRemovesNothing) {
+  const auto save = saving({.keep_last = 1});
+  const auto load = [&](const std::string& name) {
+    c10::impl::GenericList names(c10::AnyType::get());
+    names.push_back(name);
+    save->load_state_dict({{"saved", names}});
+  };
+  load("update_12.pt");
+  write_bytes(folder_ / "epoch_1.pt", "not a checkpoint of this run");
+  for (const std::string& name :
+       {(folder_ / "epoch_1.pt").string(), std::string("../epoch_1.pt"), std::string(".."),
+        std::string("epoch_.pt"), std::string("epoch_1.pt/"), std::string("epoch_-1.pt"),
+        std::string("epoch_1.pt\0/x.pt", 16), std::string("state-1"), std::string()}) {
+    EXPECT_ERROR(load(name), "it must be epoch_NUMBER.pt or update_NUMBER.pt");
+    EXPECT_THAT(save->saved(), ElementsAre("update_12.pt"));
+  }
+  Toy toy({save});
+  train(toy, 2);
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "epoch_1.pt"));
+}
+
+TEST_F(SaveCheckpointTest, ARunResumedIntoAnotherDirectoryKeepsTheFilesThere) {
+  train(toy_, 2);  // another run
+  Toy first({make<SaveCheckpoint>({.directory = folder_ / "old", .keep_last = 2})});
+  train(first, 2);
+  first.trainer.save_training_state(folder_ / "state");
+  Toy resumed({saving({.keep_last = 1})});
+  train(resumed, 4, folder_ / "state");
+  EXPECT_THAT(files(), ElementsAre("epoch_1.pt", "epoch_2.pt", "epoch_4.pt"));
 }
 
 TEST_F(SaveCheckpointTest, KeepsTheCheckpointsOfAnotherRun) {
@@ -187,6 +236,27 @@ TEST_F(SaveCheckpointTest, PredictionsLoadTheModel) {
   Toy fresh({loading()});
   fresh.trainer.predict({.dataset = toy_data(4)});
   EXPECT_TRUE(bit_equal(fresh.model->parameters(), toy_.model->parameters()));
+}
+
+TEST_F(SaveCheckpointTest, TheLastEpochIsThatOfTheNewestRun) {
+  train(toy_, 11);
+  EXPECT_EQ(checkpoint_of_epoch(checkpoints_), checkpoints_ / "epoch_11.pt");
+  Toy shorter({saving()});
+  train(shorter, 3);
+  EXPECT_EQ(checkpoint_of_epoch(checkpoints_), checkpoints_ / "epoch_3.pt");
+  EXPECT_EQ(checkpoint_of_epoch(checkpoints_, 5), checkpoints_ / "epoch_5.pt");
+  Toy tuned({loading()});
+  tuned.trainer.evaluate({.dataset = toy_data(4)});
+  EXPECT_TRUE(bit_equal(tuned.model->parameters(), shorter.model->parameters()));
+  // A run that resumes is the newest one.
+  toy_.trainer.save_training_state(folder_ / "state");
+  Toy resumed({saving()});
+  train(resumed, 12, folder_ / "state");
+  EXPECT_EQ(checkpoint_of_epoch(checkpoints_), checkpoints_ / "epoch_12.pt");
+  // Files without the start of their run are older than all others.
+  Toy plain;
+  plain.trainer.save_checkpoint(checkpoints_ / "epoch_20.pt");
+  EXPECT_EQ(checkpoint_of_epoch(checkpoints_), checkpoints_ / "epoch_12.pt");
 }
 
 TEST_F(SaveCheckpointTest, AnEpochWithoutACheckpointIsAnErrorThatListsTheOthers) {

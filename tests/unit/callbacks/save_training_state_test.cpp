@@ -14,6 +14,7 @@
 #include "support/matchers.hpp"
 #include "support/rehearsal.hpp"
 #include "support/saved_states.hpp"
+#include "support/skipping_trainer.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::save_training_state_test {
@@ -70,6 +71,21 @@ TEST_F(SaveTrainingStateTest, SavesEveryNEpochsAndMinutes) {
   Rehearsal run(5, {saving({.every_n_minutes = 1e-9, .save_at_end = false, .keep_last = 9})});
   run.trainer->train(run.options);
   EXPECT_THAT(updates(), ElementsAre(16, 32, 40, 1, 2, 3, 4, 5));
+}
+
+TEST_F(SaveTrainingStateTest, ASecondRunSavesAnUpdateOfTheSameNumber) {
+  Toy toy({saving({.every_n_updates = 1, .save_at_end = false})});
+  for (int run = 0; run < 2; ++run) toy.train({.max_num_updates = 1});
+  EXPECT_THAT(updates(), ElementsAre(1, 1));
+}
+
+TEST_F(SaveTrainingStateTest, SkippedUpdatesDoNotSaveAgain) {
+  ToyOf<SkippingTrainer> toy(
+      {saving({.every_n_updates = 2, .save_at_end = false, .keep_last = 3})});
+  toy.trainer.skipped_steps = {1, 2, 9, 10, 11, 12};  // at the start and after update 6
+  toy.train({.per_device_batch_size = 2, .max_num_updates = 7});
+  EXPECT_THAT(updates(), ElementsAre(2, 4, 6));
+  EXPECT_EQ(latest_training_state(states_)->filename(), "state-00000003");
 }
 
 TEST_F(SaveTrainingStateTest, AResumedRunRemovesTheStatesOfThePreviousRun) {
@@ -153,7 +169,8 @@ TEST_F(SaveTrainingStateTest, ANonFiniteLossDoesNotPreventSavingGoodWeights) {
 TEST_F(SaveTrainingStateTest, AFailedSaveIsReportedAndTheRunContinues) {
   for (bool asynchronous : {false, true}) {
     SCOPED_TRACE(asynchronous);
-    const auto save = saving({.every_n_updates = 10, .asynchronous = asynchronous});
+    states_ = folder_ / (asynchronous ? "asynchronous" : "synchronous");
+    const auto save = saving({.every_n_updates = 10, .keep_last = 9, .asynchronous = asynchronous});
     // From update 20 until the failure is printed, a file has the path of the states' folder.
     const fs::path away = folder_ / "states-away";
     const auto block = make<LambdaCallback>({.on_train_update_end = [&](Trainer& trainer) {
@@ -171,7 +188,7 @@ TEST_F(SaveTrainingStateTest, AFailedSaveIsReportedAndTheRunContinues) {
     EXPECT_EQ(run.trainer->train(run.options).num_updates, Rehearsal::kUpdates);
     EXPECT_EQ(save->num_failures(), 1);
     EXPECT_THAT(run.trainer->lines, Contains(StartsWith(kNotSaved)));
-    EXPECT_EQ(updates().back(), Rehearsal::kUpdates);
+    EXPECT_THAT(updates(), ElementsAre(10, 30, Rehearsal::kUpdates, Rehearsal::kUpdates));
   }
 }
 

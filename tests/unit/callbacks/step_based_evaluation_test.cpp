@@ -108,6 +108,40 @@ TEST(StepBasedEvaluationTest, AStopDuringItSavesThePreviousUpdate) {
   EXPECT_TRUE(bit_equal(second.model->parameters(), whole.model->parameters()));
 }
 
+TEST(StepBasedEvaluationTest, AnEvaluationWithinItDoesNotCountAsItsSets) {
+  const auto run = [](bool is_stopped, const std::filesystem::path& from) {
+    bool is_nested = false;
+    const auto within = make<LambdaCallback>(
+        {.on_eval_step_start =
+             [&](Trainer& trainer) {
+               const bool is_second = trainer.evaluation_set_name() == "second";
+               if (is_stopped && !is_nested && is_second) trainer.request_stop();
+             },
+         .on_eval_epoch_end =
+             [&](Trainer& trainer) {
+               const bool is_first = trainer.evaluation_set_name().empty();
+               if (is_nested || !is_first || !trainer.is_intermediate_evaluation()) return;
+               is_nested = true;
+               trainer.evaluate_now({.metric_prefix = "again_"});
+               is_nested = false;
+             }});
+    auto toy = std::make_unique<Toy>(CallbackList{within, every(3)});
+    TrainOptions options = epochs(1);
+    options.more_eval_datasets = {{"second", toy_data(4)}};
+    if (!from.empty()) options.resume_from = from;
+    toy->trainer.train(options);
+    return toy;
+  };
+  const TemporaryFolder folder;
+  run(/*is_stopped=*/true, {})->trainer.save_training_state(folder / "state");
+  const auto whole = run(false, {});
+  const auto resumed = run(false, folder / "state");
+  for (const char* metric : {"intermediate_eval_loss", "intermediate_second_eval_loss"}) {
+    EXPECT_EQ(resumed->values(metric), whole->values(metric)) << metric;
+    EXPECT_EQ(whole->values(metric).size(), 1U);
+  }
+}
+
 TEST(StepBasedEvaluationTest, DoesNothingInEvaluate) {
   Toy toy({every(1)});
   toy.trainer.evaluate({.dataset = toy_data(6)});

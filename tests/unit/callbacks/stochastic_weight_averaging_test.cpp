@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/averages.hpp"
 #include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
@@ -79,6 +79,16 @@ TEST(StochasticWeightAveragingTest, TheModelEndsWithTheMeanOfTheAveragedUpdates)
   }
 }
 
+TEST(StochasticWeightAveragingTest, TheDefaultPhaseFitsTheShortestRuns) {
+  for (int64_t num_updates = 1; num_updates <= 5; ++num_updates) {
+    SCOPED_TRACE(num_updates);
+    const auto average = swa({.every_n_updates = 1});
+    Toy toy({average});
+    toy.train({.per_device_batch_size = 2, .max_num_updates = num_updates});
+    EXPECT_EQ(average->num_averaged(), 1);
+  }
+}
+
 TEST(StochasticWeightAveragingTest, EvaluatesTheAverage) {
   Toy toy({swa({})});
   toy.trainer.train(three_updates_per_epoch(4));
@@ -87,6 +97,17 @@ TEST(StochasticWeightAveragingTest, EvaluatesTheAverage) {
   Toy silent({swa({.evaluate = false})});
   silent.trainer.train(three_updates_per_epoch(4));
   EXPECT_TRUE(swa_losses(silent).empty());
+}
+
+TEST(StochasticWeightAveragingTest, ARunThatResumesAfterItsEndEvaluatesTheAverageOnce) {
+  const TemporaryFolder folder;
+  Toy toy({swa({})});
+  toy.trainer.train(three_updates_per_epoch(4));
+  toy.trainer.save_training_state(folder / "ended");
+  Toy again({swa({})});
+  again.trainer.train(resumed_from(folder / "ended", three_updates_per_epoch(4)));
+  EXPECT_EQ(swa_losses(toy).size(), 1U);
+  EXPECT_EQ(swa_losses(again), swa_losses(toy));
 }
 
 TEST(StochasticWeightAveragingTest, SetsAConstantLearningRateWithAndWithoutAScheduler) {
@@ -106,6 +127,14 @@ TEST(StochasticWeightAveragingTest, SetsAConstantLearningRateWithAndWithoutASche
     toy.trainer.train(options);
     EXPECT_EQ(keep->lrs[6], 0.1);
   }
+}
+
+TEST(StochasticWeightAveragingTest, RestoresTheLearningRateNextToAScheduleOfAnotherField) {
+  Toy toy({swa({.start_after = 4, .swa_lr = 0.03})});
+  TrainOptions options = three_updates_per_epoch(2);
+  options.create_scheduler_fn = cosine({.field = ParamGroupField::momentum});
+  toy.trainer.train(options);
+  EXPECT_EQ(lr_of(toy.trainer), 0.1);
 }
 
 TEST(StochasticWeightAveragingTest, AnnealsTheLearningRate) {
@@ -187,7 +216,7 @@ TEST(StochasticWeightAveragingTest, KeepsTheWeightsOfARunThatWillResume) {
     const bool goes_on = reason != StopReason::early_stop;
     EXPECT_EQ(bit_equal(toy.model->parameters(), keep->weights.back()), goes_on);
     if (!goes_on) expect_close(toy.model->parameters(), mean_after(*keep, {3, 6}));
-    EXPECT_TRUE(swa_losses(toy).empty());
+    EXPECT_EQ(swa_losses(toy).empty(), goes_on);
   }
 }
 
@@ -227,8 +256,8 @@ TEST(StochasticWeightAveragingTest, AResumedRunIsBitIdenticalToTheUninterruptedO
     whole.trainer.train(whole.options);
     whole.trainer.save_training_state(folder / "whole");
     const std::string expected = read_bytes(folder / "whole" / kTrainingStateFile);
-    // Before, at and after the start of the averaging, and at an epoch's end.
-    for (int64_t k : {2, 4, 5, 9}) {
+    // Before, at and after the start of the averaging, at an epoch's end and at the run's end.
+    for (int64_t k : {2, 4, 5, 9, 12}) {
       SCOPED_TRACE(k);
       SwaRehearsal first(has_scheduler, k);
       // Saves the state of the update, before the end of the run restores the learning rates.

@@ -10,8 +10,7 @@
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/track_run.hpp"
-#include "linkboy/schedulers/step_scheduler.hpp"
-#include "linkboy/tracking/mlflow_tracker.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "linkboy/tracking/tensorboard_tracker.hpp"
 #include "support/expect_error.hpp"
 #include "support/keep_losses.hpp"
@@ -256,11 +255,10 @@ TEST(TrackRunTest, OnlyTheMainProcessTracks) {
   EXPECT_TRUE(tracker->outcomes.empty());
 }
 
-TEST(TrackRunTest, TensorBoardAndMlflowHaveEveryRecordOfATrainedAndEvaluatedRun) {
+TEST(TrackRunTest, TensorBoardHasEveryRecordOfATrainedAndEvaluatedRun) {
   const TemporaryFolder folder;
   const auto memory = std::make_shared<MemoryTracker>();
-  Toy toy({make<TrackRun>({memory, make<TensorBoardTracker>({.directory = folder / "tensorboard"}),
-                           make<MlflowTracker>({.directory = folder / "mlruns"})},
+  Toy toy({make<TrackRun>({memory, make<TensorBoardTracker>({.directory = folder / "tensorboard"})},
                           {.every_n_updates = 1, .histograms_every_n_epochs = 1})});
   toy.trainer.train(short_run());
   toy.trainer.evaluate({.dataset = toy_data(4)});
@@ -279,10 +277,6 @@ TEST(TrackRunTest, TensorBoardAndMlflowHaveEveryRecordOfATrainedAndEvaluatedRun)
   EXPECT_EQ(tensorboard["events"]["histograms"].size(), 8U);
   EXPECT_EQ(tensorboard["events"]["hparams"]["lr"], 0.1);
   EXPECT_EQ(tensorboard["events"]["status"], "STATUS_SUCCESS");
-  const auto mlflow = run_python_json("mlflow_peer.py", {(folder / "mlruns").string(), "Default"});
-  SKIP_IF_MISSING(mlflow);
-  ASSERT_EQ(mlflow["runs"].size(), 1U);
-  EXPECT_EQ(counts(mlflow["runs"][0]["metrics"]), expected);
 }
 
 TEST(TrackRunTest, KeepsResultsAndComesBeforeSaveTrainingState) {

@@ -4,11 +4,13 @@
 #include <torch/optim.h>
 #include <torch/types.h>
 
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "precision/fused_step.hpp"
 #include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
 #include "support/python_peer.hpp"
 #include "unit/checkpoint/optimizer_with_state.hpp"
 
@@ -103,7 +105,9 @@ TEST_F(CheckpointPythonTest, IsReadByPythonAsDataOnly) {
                            {"weight", weight},
                            {"transposed", weight.t()},
                            {"half", torch::ones({2}, at::kBFloat16)},
-                           {"scalar", torch::tensor(2.5)}};
+                           {"scalar", torch::tensor(2.5)},
+                           {"unsigned", torch::arange(6).to(at::kUInt16).view({2, 3}).t()},
+                           {"float8", torch::arange(6).to(at::kFloat8_e5m2)}};
   write_checkpoint(folder_ / "x.pt", state);
   run_peer({"read", (folder_ / "x.pt").string()});
 }
@@ -223,6 +227,70 @@ TEST_F(CheckpointPythonTest, ContinuesATrainingOfPython) {
                "maximize=True");
 }
 
+/// Returns a value as docs/checkpoints_and_python.md shows it.
+std::string shown(const c10::IValue& value);
+
+std::string shown(c10::ArrayRef<c10::IValue> items, const char* brackets) {
+  std::string text(1, brackets[0]);
+  for (const c10::IValue& item : items) text += (text.size() > 1 ? ", " : "") + shown(item);
+  return text + brackets[1];
+}
+
+std::string shown(const c10::IValue& value) {
+  if (value.isTensor()) {
+    return c10::str(value.toTensor().scalar_type(), ' ', value.toTensor().sizes());
+  }
+  if (value.isList()) return shown(value.toListRef(), "[]");
+  if (value.isTuple()) return shown(value.toTupleRef().elements(), "()");
+  if (value.isGenericDict()) {
+    std::string text = "{";
+    for (const auto& entry : value.toGenericDict()) {
+      text += (text.size() > 1 ? ", " : "") + shown(entry.key()) + ": " + shown(entry.value());
+    }
+    return text + "}";
+  }
+  if (value.isString()) return '"' + value.toStringRef() + '"';
+  return c10::str(value);
+}
+
+/// Returns the cells, without backticks, of the table of the page whose header begins with `start`.
+std::vector<std::vector<std::string>> table_of_page(const std::string& start) {
+  std::istringstream page(documentation_page("checkpoints_and_python.md"));
+  std::string line;
+  while (std::getline(page, line) && !line.starts_with(start)) continue;
+  std::getline(page, line);  // the line below the header
+  std::vector<std::vector<std::string>> rows;
+  while (std::getline(page, line) && line.starts_with("| ")) {
+    std::erase(line, '`');
+    std::vector<std::string>& cells = rows.emplace_back();
+    for (std::size_t begin = 2, end = 0; (end = line.find(" |", begin)) != line.npos;) {
+      cells.push_back(line.substr(begin, end - begin));
+      begin = end + 3;
+    }
+  }
+  return rows;
+}
+
+TEST_F(CheckpointPythonTest, ReadsTheValuesOfThePage) {
+  const auto values = table_of_page("| Value in Python | Value in C++");
+  EXPECT_EQ(values.size(), 28U);
+  for (const auto& row : values) {
+    SCOPED_TRACE(row.at(0));
+    run_peer({"value", (folder_ / "value").string(), row.at(0)});
+    EXPECT_EQ(shown(read_checkpoint_value(folder_ / "value.pt")), row.at(1));
+    EXPECT_EQ(shown(read_checkpoint(folder_ / "value_legacy.pt").at("value")), row.at(1));
+  }
+  const auto refused = table_of_page("| Value in Python | Name in the error");
+  EXPECT_EQ(refused.size(), 11U);
+  for (const auto& row : refused) {
+    SCOPED_TRACE(row.at(0));
+    run_peer({"value", (folder_ / "value").string(), row.at(0), row.at(2)});
+    EXPECT_ERROR(read_checkpoint_value(folder_ / "value.pt"), row.at(1));
+    EXPECT_ERROR(read_checkpoint_value(folder_ / "value.pt"), row.at(2));
+    EXPECT_NO_THROW(read_checkpoint(folder_ / "value_legacy.pt"));
+  }
+}
+
 TEST_F(CheckpointPythonTest, ReadsFilesOfPython) {
   run_peer({"write", folder_.path().string()});
 
@@ -233,9 +301,11 @@ TEST_F(CheckpointPythonTest, ReadsFilesOfPython) {
       torch::equal(model.get_tensor("0.weight"), torch::arange(6, at::kFloat).view({2, 3})));
   EXPECT_EQ(model.get_tensor("1.num_batches_tracked").scalar_type(), at::kLong);
 
-  for (const auto* name : {"everything.pt", "protocol_4.pt"}) {
+  for (const auto* name :
+       {"everything.pt", "protocol_4.pt", "legacy_2.pt", "legacy_4.pt", "legacy_2.pt mapped"}) {
     SCOPED_TRACE(name);
-    const StateDict all = read_checkpoint(folder_ / name);
+    const std::string file(name, std::string_view(name).find(".pt") + 3);
+    const StateDict all = read_checkpoint(folder_ / file, {.mmap = file != name});
     EXPECT_EQ(all.get_int("epoch"), 3);
     EXPECT_EQ(all.get_int("large"), int64_t{1} << 40);
     EXPECT_EQ(all.get_int("negative"), -7);
@@ -267,10 +337,15 @@ TEST_F(CheckpointPythonTest, ReadsFilesOfPython) {
     EXPECT_TRUE(sgd.state().empty());
   }
 
-  EXPECT_ERROR(read_checkpoint(folder_ / "legacy.pt"), "before version 1.6");
+  const StateDict old = read_checkpoint(folder_ / "python_2.pt");
+  EXPECT_EQ(old.size(), 2U);
+  EXPECT_TRUE(torch::equal(old.get_tensor("w"), torch::tensor({1.0F, 4.0F})));
+  old.get_tensor("w")[1].fill_(7);
+  EXPECT_TRUE(torch::equal(old.get_tensor("v"), torch::tensor({2.0F, 3.0F, 7.0F, 5.0F})))
+      << "a view of the same storage";
   EXPECT_ERROR(read_checkpoint(folder_ / "object.pt"), "\"torch.nn.modules.container.Sequential\"");
   EXPECT_ERROR(read_checkpoint(folder_ / "list.pt"), "its top value is a GenericList");
-  EXPECT_ERROR(read_checkpoint(folder_ / "set.pt"), "\"__builtin__.set\"");
+  EXPECT_EQ(read_checkpoint_value(folder_ / "list.pt").toListRef()[1].toInt(), 2);
   EXPECT_ERROR(read_checkpoint(folder_ / "long.pt"), "must fit into 64 bits");
 }
 

@@ -63,12 +63,35 @@ TEST(CheckpointTest, KeepsEveryKindOfValue) {
   EXPECT_EQ(state.entries().front().first, "int");
 }
 
+TEST(CheckpointTest, KeepsAnyNumberOfStrings) {
+  std::vector<std::string> names;
+  StateDict state;
+  for (int i = 0; i < 400; ++i) {
+    names.push_back("name " + std::to_string(i));
+    state.set(names.back(), names.front() + names.back());
+  }
+  for (const std::string& name : names) state.set("again " + name, names.front() + name);
+  const StateDict read = round_trip(state);
+  for (const std::string& name : names) {
+    EXPECT_EQ(read.get_string(name), names.front() + name);
+    EXPECT_EQ(read.get_string("again " + name), names.front() + name);
+  }
+}
+
 TEST(CheckpointTest, KeepsEveryDtype) {
   for (auto dtype :
        {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kInt, at::kShort,
         at::kChar, at::kByte, at::kBool, at::kComplexFloat, at::kComplexDouble}) {
     const at::Tensor tensor = torch::arange(6).to(dtype).view({2, 3});
     expect_same(round_trip({{"t", tensor}}).get_tensor("t"), tensor);
+  }
+  for (auto dtype : {at::kUInt16, at::kUInt32, at::kUInt64, at::kComplexHalf, at::kFloat8_e4m3fn,
+                     at::kFloat8_e4m3fnuz, at::kFloat8_e5m2, at::kFloat8_e5m2fnuz,
+                     at::kFloat8_e8m0fnu, at::kFloat4_e2m1fn_x2}) {
+    const at::Tensor bytes = torch::arange(48, at::kByte).view({2, 24});
+    const at::Tensor read = round_trip({{"t", bytes.view(dtype)}}).get_tensor("t");
+    EXPECT_EQ(read.scalar_type(), dtype);
+    expect_same(read.view(at::kByte), bytes);
   }
 }
 
@@ -144,7 +167,9 @@ TEST(CheckpointTest, RefusesValuesThatAreNotData) {
   refuses(c10::Device(at::kCPU), "\"model.inner\" is a Device; a checkpoint can contain");
   refuses(c10::complex<double>(1, 2), "\"model.inner\" is a ComplexDouble");
   refuses(torch::ones({2}).to_sparse(), "\"model.inner\" is a tensor of");
-  refuses(torch::ones({2}, at::kUInt16), "\"model.inner\" is a tensor of");
+  refuses(at::quantize_per_tensor(torch::ones({2}), 1.0, 0, at::kQInt8),
+          "\"model.inner\" is a tensor of");
+  refuses(torch::ones({2}, at::kByte).view(at::kBits8), "of floating-point, complex, integer and");
   refuses(torch::ones({2}, at::kMeta), "\"model.inner\" is a tensor of");
   refuses(c10::List<c10::Device>({at::kCPU}), "\"model.inner[0]\" is a Device");
   c10::Dict<c10::complex<double>, int64_t> dict;
@@ -198,7 +223,7 @@ TEST(CheckpointTest, ErrorsSayWhatKindOfFileItIs) {
   };
   check("", "x.pt\": it is empty");
   check("hello, world", "it is not a checkpoint");
-  check("\x80\x02\x8a\x0al\xfc\x9c", "before version 1.6");
+  check(std::string(257, '\0') + "ustar", "it is a tar archive of PyTorch 0.1");
   write_checkpoint(folder / "x.pt", {{"t", torch::rand({100})}});
   const std::string whole = read_bytes(folder / "x.pt");
   check(whole.substr(0, whole.size() / 2), "x.pt\": it is damaged or cut short");

@@ -38,6 +38,7 @@ TEST(OptimizerStateTest, RefusesTheStateOfAnotherOptimizer) {
   optim::SGD sgd(make_params(), optim::SGDOptions(0.1));
   optim::RMSprop rmsprop(make_params());
   optim::Adagrad adagrad(make_params());
+  optim::LBFGS plain_lbfgs(make_params());
   OwnRmsprop own(make_params());
   OwnLbfgs lbfgs(make_params());
   const auto refuses = [](optim::Optimizer& to, const optim::Optimizer& from,
@@ -46,13 +47,14 @@ TEST(OptimizerStateTest, RefusesTheStateOfAnotherOptimizer) {
   };
   refuses(adam, adamw, "the state of AdamW");
   refuses(adamw, adam, "the state of Adam,");
-  refuses(adamw, sgd, "no \"betas\"");
-  refuses(sgd, adam, "no \"momentum\"");
-  refuses(sgd, rmsprop, "no \"dampening\"");
-  refuses(rmsprop, sgd, "no \"alpha\"");
-  refuses(rmsprop, adagrad, "no \"momentum\"");
-  refuses(adagrad, rmsprop, "no \"lr_decay\"");
-  refuses(adagrad, adam, "no \"lr_decay\"");
+  refuses(adamw, sgd, "no \"betas\", so it is the state of another optimizer");
+  refuses(sgd, adam, "no \"dampening\", so it is the state of another optimizer");
+  refuses(sgd, rmsprop, "no \"dampening\", so it is the state of another optimizer");
+  refuses(rmsprop, sgd, "no \"alpha\", so it is the state of another optimizer");
+  refuses(rmsprop, adagrad, "no \"alpha\", so it is the state of another optimizer");
+  refuses(adagrad, rmsprop, "no \"lr_decay\", so it is the state of another optimizer");
+  refuses(adagrad, adam, "no \"lr_decay\", so it is the state of another optimizer");
+  refuses(plain_lbfgs, adam, "no \"history_size\", so it is the state of another optimizer");
   refuses(rmsprop, own, "the state of another optimizer");
   refuses(own, rmsprop, "the state of another optimizer");
   refuses(own, lbfgs, "it is the state of a linkboy::testing::OwnLbfgs");

@@ -15,7 +15,7 @@ namespace {
 using namespace std::string_literals;
 
 // Returns 6 floats for every storage: 0, 1, 2, 3, 4, 5.
-c10::Storage load_storage(const std::string&) { return torch::arange(6, at::kFloat).storage(); }
+c10::Storage load_storage(const StorageId&) { return torch::arange(6, at::kFloat).storage(); }
 
 c10::IValue read(const std::string& body) {
   return unpickle("\x80\x02"s + body + ".", load_storage);
@@ -108,11 +108,50 @@ TEST(UnpicklerTest, ErrorsNameRefusedCode) {
   EXPECT_ERROR(read("cos\nsystem\n(" + text("true") + "tR"), "the Python object \"os.system\"");
   EXPECT_ERROR(read("cbuiltins\neval\n"), "\"builtins.eval\"");
   EXPECT_ERROR(read("\x8c\x02os\x8c\x06system\x93"), "\"os.system\"");
-  EXPECT_ERROR(read("ctorch.nn.modules.linear\nLinear\n"), "Save a state_dict()");
-  EXPECT_ERROR(read("ctorch\nFloatStorage\n"), "a bare type or storage");
-  EXPECT_ERROR(read(storage()), "a bare type or storage");
+  EXPECT_ERROR(read("ctorch.nn.modules.linear\nLinear\n"), "Save x.state_dict()");
+  EXPECT_ERROR(read("ctorch\nFloatStorage\n"), "a class or function as a value");
+  EXPECT_ERROR(read("cbuiltins\nint\n"), "a class or function as a value");
   EXPECT_ERROR(read("]}b"), "sets attributes of a value that is not a dict");
-  EXPECT_ERROR(read("C\x01x"), "unknown instruction 67");
+  EXPECT_ERROR(read("o"), "unknown instruction 111");
+}
+
+TEST(UnpicklerTest, ErrorsSayHowToConvertAValue) {
+  EXPECT_ERROR(
+      read("}" + text("embedding") + "ctorch._utils\n_rebuild_sparse_tensor\n"),
+      "it contains a sparse tensor (after the string \"embedding\"), which cannot be read. "
+      "In Python, save x.to_dense() in place of the value x.");
+  EXPECT_ERROR(read("cnumpy.core.multiarray\nscalar\n"), "it contains a NumPy object, which");
+  EXPECT_ERROR(read("ctorch.distributed.tensor\nDTensor\n"), "save x.full_tensor()");
+}
+
+TEST(UnpicklerTest, ReadsSetsAndBytesOfEveryProtocol) {
+  for (const char* set : {"\x8f(K\x01K\x02\x90", "(K\x01K\x02\x91",
+                          "cbuiltins\nset\n](K\x01K\x02"
+                          "e\x85R"}) {
+    const c10::IValue value = read(set);
+    ASSERT_EQ(value.toListRef().size(), 2U);
+    EXPECT_EQ(value.toListRef()[1].toInt(), 2);
+  }
+  const std::string encoded = "c_codecs\nencode\n" + text("a\xc3\xbf") + text("latin1") + "\x86R";
+  for (const std::string& bytes :
+       {"C\x02"s + "a\xff", "B\x02\0\0\0"s + "a\xff", "\x8e\x02\0\0\0\0\0\0\0"s + "a\xff",
+        "\x96\x02\0\0\0\0\0\0\0"s + "a\xff", encoded,
+        "c__builtin__\nbytearray\n" + encoded + "\x85R"}) {
+    EXPECT_TRUE(torch::equal(read(bytes).toTensor(), torch::tensor({97, 255}, at::kByte)));
+  }
+  EXPECT_EQ(read("cbuiltins\nbytes\n)R").toTensor().numel(), 0);
+  EXPECT_ERROR(read("c_codecs\nencode\n" + text("\xe4\xb8\xad") + text("latin1") + "\x86R"),
+               "description of a string of bytes is damaged");
+  EXPECT_ERROR(read("c_codecs\nencode\n" + text("a") + text("utf-16") + "\x86R"),
+               "description of a string of bytes is damaged");
+}
+
+TEST(UnpicklerTest, ATensorOfAnXlaDeviceIsRead) {
+  const std::string call = "ctorch._utils\n_rebuild_device_tensor_from_cpu_tensor\n(" +
+                           tensor(number(0), "K\x06\x85", "K\x01\x85");
+  EXPECT_EQ(read(call + "ctorch\nfloat32\n" + text("xla:0") + "\x89tR").toTensor().numel(), 6);
+  EXPECT_ERROR(read(call + "ctorch\nfloat64\n" + text("xla:0") + "\x89tR"),
+               "description of a tensor is damaged");
 }
 
 TEST(UnpicklerTest, RefusesDamagedPickles) {
@@ -135,6 +174,15 @@ TEST(UnpicklerTest, RefusesDamagedPickles) {
   EXPECT_ERROR(read("ctorch._utils\n_rebuild_parameter\n)R"), "description of a parameter");
   EXPECT_ERROR(read("ctorch\nSize\n)R"), "description of a size");
   EXPECT_ERROR(read("ccollections\nOrderedDict\nN\x85R"), "an OrderedDict of an unknown form");
+  EXPECT_ERROR(read("cbuiltins\nset\nN\x85R"), "a set or a dict of an unknown form");
+  EXPECT_ERROR(read("ctorch\ndevice\n)R"), "description of a device");
+  EXPECT_ERROR(read("cbuiltins\ncomplex\n)R"), "description of a complex number");
+  EXPECT_ERROR(read("ctorch.serialization\n_get_layout\n)R"), "description of a layout");
+  EXPECT_ERROR(read("ctorch._tensor\n_rebuild_from_type_v2\n)R"), "description of a tensor");
+  // A call in a call in a call could be nested without limit.
+  EXPECT_ERROR(read("ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._tensor\n"
+                    "_rebuild_from_type_v2\nN)NtR"),
+               "description of a tensor");
   EXPECT_ERROR(read("})Ns"), "a key that is a Tuple");
 }
 
@@ -158,6 +206,35 @@ TEST(UnpicklerTest, RefusesEndlessValues) {
   // A value with 100 nested levels is used a second time, with 50 more levels around it.
   const std::string tuples = "]" + repeat("\x85", 100) + "q\x01";
   EXPECT_ERROR(read("](" + tuples + "h\x01" + repeat("\x85", 50) + "e"), "nested deeper than 128");
+}
+
+TEST(UnpicklerTest, LimitsTheCopiesOfContainers) {
+  // Each of 3000 sets is a copy of the same list of 1000 numbers.
+  EXPECT_ERROR(read("(](" + repeat("K\x07", 1000) + "eq\x01" +
+                    repeat("cbuiltins\nset\nh\x01\x85R", 3000) + "t"),
+               "copies containers or strings so often that they expand to more than");
+}
+
+/// A long string, which is stored as value 1 of the memo.
+std::string long_text() { return "X\0\0\x10\0"s + std::string(1 << 20, 'a') + "q\x01"; }
+
+TEST(UnpicklerTest, LimitsTheCopiesOfStrings) {
+  for (const auto& call :
+       {"c_codecs\nencode\nh\x01U\x06latin1\x86R"s, "ctorch\ndevice\nh\x01\x85R"s}) {
+    EXPECT_ERROR(read("(" + long_text() + repeat(call, 5) + "t"),
+                 "copies containers or strings so often that they expand to more than");
+  }
+}
+
+TEST(UnpicklerTest, LimitsTheRepetitionsOfLongKeys) {
+  const auto has_error = [](const std::string& body) {
+    EXPECT_ERROR(read(body), "its dicts repeat long keys so often that they expand to more than");
+  };
+  has_error("(" + long_text() + repeat("}h\x01Ns", 140) + "t");
+  has_error("(" + long_text() + "}h\x01Nsq\x02" + repeat("h\x02", 140) + "t");  // one dict
+  EXPECT_ERROR(read("(" + text("storage") + "ctorch\nFloatStorage\n" + long_text() + text("cpu") +
+                    number(6) + "tQ"),
+               "its description of a storage is damaged");
 }
 
 TEST(UnpicklerTest, KeepsSharedValuesOnce) {

@@ -263,6 +263,13 @@ TEST_F(CliTest, ErrorsNameTheInvalidOptionOfAJsonConfigFile) {
   expect_config_error(R"({"epochs": "x"})", "run.conf: epochs is 'x'; it must be");
   expect_config_error(R"({"epochs": [7, 8]})", "epochs is '7,8'; it must be");
   expect_config_error(R"({"epochs": ""})", "run.conf: 'epochs' needs a value");
+  expect_config_error(R"({"epochs": 7, "epochs": 8})", "run.conf: 'epochs' is set twice");
+  expect_config_error(R"({"a": {"b": {}, "c": 1}, "a": {}})", "run.conf: 'a' is set twice");
+}
+
+TEST(NamedSettingsTest, AJsonObjectHasEachKeyOnce) {
+  EXPECT_EQ(NamedSettings::parse(R"({"name": "sgd", "lr": 1})").to_string(), "sgd:lr=1");
+  EXPECT_ERROR(NamedSettings::parse(R"({"name": "sgd", "lr": 1, "lr": 2})"), "'lr' is set twice");
 }
 
 TEST_F(CliTest, RefusesAnUnreadableConfigFile) {

@@ -81,7 +81,7 @@ TEST_F(RunTest, UsageErrorsListTheAllowedNames) {
 }
 
 TEST_F(RunTest, ErrorsThatDependOnTheModelAreUsageErrors) {
-  fail(2, {"--optimizer", "sgd:lr=-1"}, "--optimizer: Invalid learning rate: -1");
+  fail(2, {"--optimizer", "sgd:lr=-1"}, "--optimizer: the optimizer's lr is -1; it must be");
   fail(2, {"--batch-size", "0"}, "per_device_batch_size is 0; it must be at least 1");
   fail(2, {"--scheduler", "step:step_size=2.5"}, "--scheduler: ");
   EXPECT_TRUE(std::filesystem::is_empty(folder / "output"));
@@ -89,7 +89,7 @@ TEST_F(RunTest, ErrorsThatDependOnTheModelAreUsageErrors) {
 
 TEST_F(RunTest, OptionsWithoutAnEffectAreUsageErrors) {
   fail(2, {"--keep-last", "3"}, "no training states are saved");
-  fail(2, {"--num-threads", "-1"}, "--num_threads must not be negative");
+  fail(2, {"--num-threads", "-1"}, "--num_threads is -1; it must be at least 0");
   fail(2, {"--track_run.every_n_updates", "3"}, "there is no tracker");
   fail(2, {"--init-key", "net"}, "set it with --init_from FILE");
   fail(2, {"--init-from", "a", "--load-checkpoint", "b"}, "use only one of them");

@@ -15,6 +15,8 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "support/expect_error.hpp"
+
 namespace linkboy::rendezvous_test {
 namespace {
 
@@ -48,6 +50,21 @@ TEST(RendezvousTest, RanksOfAnotherJobOnTheSamePortCannotReadItsKeys) {
   EXPECT_TRUE(first->check({"arrived/1"}));
   EXPECT_FALSE(first->check({"verdict"}));
   EXPECT_FALSE(stranger->check({"arrived/1"}));
+}
+
+TEST(RendezvousTest, ARankThatAnotherProcessAlreadyHasIsAnErrorThatNamesTheProcess) {
+  using namespace std::chrono_literals;
+  const LaunchEnvironment launch{.rank = 0,
+                                 .world_size = 1,
+                                 .master_address = "127.0.0.1",
+                                 .master_port = port_that_was_free(),
+                                 .job_id = "job"};
+  const auto store = connect_store(launch, 30s);
+  wait_for_arrivals(*store, 0, 1, 30s);
+  wait_for_arrivals(*store, 0, 1, 30s);  // the same process
+  store->set("claimed/0", "process 7 on elsewhere, 123");
+  EXPECT_ERROR(wait_for_arrivals(*store, 0, 1, 30s),
+               "another process is already rank 0 here (process 7 on elsewhere)");
 }
 
 TEST(RendezvousTest, RanksAreNamedInSingularOrPlural) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
@@ -50,6 +51,40 @@ TEST_F(BatchSizeFinderTest, DoublesThenHalvesTheGap) {
   EXPECT_EQ(result.largest, 48);
 }
 
+TEST_F(BatchSizeFinderTest, SkipsASizeThatIsTooSmallForBatchNorm) {
+  for (const int64_t limit : {1000, 1}) {
+    SCOPED_TRACE(limit);
+    const torch::nn::Sequential model(torch::nn::Linear(4, 8), torch::nn::BatchNorm1d(8),
+                                      torch::nn::Linear(8, 3));
+    SmallMemory trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                        {.callbacks = {}, .accelerator = {.device = "cpu"}});
+    trainer.limit = limit;
+    if (limit == 1) {
+      EXPECT_ERROR(find_batch_size(trainer, options_), "not even a batch of 2 fits");
+      continue;
+    }
+    EXPECT_ERROR_AS(c10::Error, find_batch_size(trainer, options_, {.max_batch_size = 1}),
+                    "more than 1 value per channel");
+    const auto result = find_batch_size(trainer, options_, {.max_batch_size = 4});
+    EXPECT_EQ(sizes_of(result), (std::vector<int64_t>{2, 4}));
+    EXPECT_EQ(result.largest, 4);
+  }
+}
+
+TEST_F(BatchSizeFinderTest, RestoresTheModesOfTheModel) {
+  torch::nn::Dropout extra;
+  trainer_.register_module(extra.ptr());
+  for (const bool is_training : {false, true}) {
+    model_->train(is_training);
+    model_[0]->as<torch::nn::Linear>()->train(!is_training);
+    extra->train(is_training);
+    find({.max_batch_size = 2});
+    EXPECT_EQ(model_->is_training(), is_training);
+    EXPECT_EQ(model_[0]->as<torch::nn::Linear>()->is_training(), !is_training);
+    EXPECT_EQ(extra->is_training(), is_training);
+  }
+}
+
 TEST_F(BatchSizeFinderTest, TreatsABadAllocationAsTooLarge) {
   trainer_.bad_alloc_limit = 10;
   EXPECT_EQ(find().largest, 10);
@@ -80,6 +115,19 @@ TEST_F(BatchSizeFinderTest, TheFastestSizeIsOneThatFits) {
     EXPECT_EQ(trial.samples_per_second > 0.0, trial.fits);
     EXPECT_GT(trial.memory_mib, 0.0);
   }
+}
+
+TEST_F(BatchSizeFinderTest, TheSpeedDoesNotIncludeTheEndOfTheTrial) {
+  // The copy of a large model for a training state takes longer than the updates.
+  struct SlowEnd : QuietTrainer {
+    using QuietTrainer::QuietTrainer;
+    void train_epoch_end() override { std::this_thread::sleep_for(std::chrono::seconds(1)); }
+  };
+  SlowEnd trainer(model_, torch::nn::CrossEntropyLoss(), toy_sgd(model_),
+                  {.callbacks = {}, .accelerator = {.device = "cpu"}});
+  const auto result =
+      find_batch_size(trainer, options_, {.min_batch_size = 4, .max_batch_size = 4});
+  EXPECT_GT(result.trials.at(0).samples_per_second, 4.0 * BatchSizeFinderOptions().num_updates);
 }
 
 TEST_F(BatchSizeFinderTest, DoesNotChangeTheWeights) {

@@ -1,4 +1,5 @@
 #include "linkboy/fine_tuning/lr_finder.hpp"
+#include "linkboy/checkpoint/training_state_folders.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -7,7 +8,11 @@
 #include <cmath>
 
 #include "linkboy/fine_tuning/batch_size_finder.hpp"
+#include "linkboy/schedulers/curves.hpp"
+#include "linkboy/schedulers/lambda_scheduler.hpp"
 #include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
+#include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::lr_finder_test {
@@ -86,6 +91,14 @@ TEST_F(FindersTest, LearningRateSearchChangesNothing) {
   EXPECT_EQ(everything(), before);
   EXPECT_EQ(runs_->num_runs, 1);
   EXPECT_EQ(toy_.trainer.callback_handler().names().size(), 1U);
+}
+
+TEST_F(FindersTest, LearningRateSearchRestoresTheModesOfTheModel) {
+  for (const bool is_training : {false, true}) {
+    toy_.model->train(is_training);
+    find({.num_updates = 2});
+    EXPECT_EQ(toy_.model->is_training(), is_training);
+  }
 }
 
 TEST_F(FindersTest, AFreshOptimizerIsRestoredToItsInitialState) {
@@ -280,6 +293,22 @@ TEST_F(FindersTest, RestoresMembersOfASubclassAndThePhaseOfLocalSgd) {
   EXPECT_EQ(counts(), before);
 }
 
+TEST_F(FindersTest, AStopRequestAfterTheReasonOfATrialEndsTheNextRun) {
+  struct StopsTwice : QuietTrainer {
+    using QuietTrainer::QuietTrainer;
+    void train_epoch_start() override {
+      QuietTrainer::train_epoch_start();
+      request_stop(StopReason::nan);
+      request_stop();
+    }
+  };
+  auto trainer = trainer_of<StopsTwice>();
+  find_learning_rate(trainer, training(), {.num_updates = 3});
+  const TrainResult result = trainer.train(training());
+  EXPECT_EQ(result.reason, StopReason::stop_request);
+  EXPECT_EQ(result.num_updates, 0);
+}
+
 /// Runs a search with the given losses, one per update, which do not depend on the model.
 LrFinderResult find_with_losses(std::vector<double> losses, LrFinderOptions finder) {
   auto num_losses = std::make_shared<std::size_t>(0);
@@ -325,6 +354,46 @@ TEST_F(FindersTest, DoNotCallTheCallbacksOfTheGivenRun) {
   find({.num_updates = 10}, options);
   find_batch_size(toy_.trainer, options, {.max_batch_size = 8});
   EXPECT_EQ(counts->num_runs, 0);
+}
+
+TEST(LrFinderTest, ThePreviousRunCanBeSavedAndResumedAfterEitherSearch) {
+  const TrainOptions options{.train_dataset = toy_data(16),
+                             .num_epochs = 2,
+                             .per_device_batch_size = 4,
+                             .create_scheduler_fn = step_decay({.step_size = 3})};
+  for (const bool is_batch_size : {false, true}) {
+    SCOPED_TRACE(is_batch_size);
+    const TemporaryFolder folder;
+    Toy toy;
+    toy.trainer.train(options);
+    toy.trainer.save_training_state(folder / "before");
+    const Scheduler* scheduler = toy.trainer.scheduler();
+    if (is_batch_size) {
+      find_batch_size(toy.trainer, options, {.max_batch_size = 4});
+    } else {
+      find_learning_rate(toy.trainer, options, {.num_updates = 3});
+    }
+    EXPECT_EQ(toy.trainer.scheduler(), scheduler);
+    EXPECT_EQ(toy.trainer.result().num_updates, 8);
+    EXPECT_EQ(toy.trainer.num_updates(), 8);
+    EXPECT_EQ(toy.trainer.run_config().train_per_device_batch_size, 4);
+    toy.trainer.save_training_state(folder / "after");
+    EXPECT_EQ(read_bytes(folder / "after" / kTrainingStateFile),
+              read_bytes(folder / "before" / kTrainingStateFile));
+  }
+}
+
+TEST(LrFinderTest, ASearchAfterAScheduleThatEndsAt0StartsFromTheBaseValues) {
+  Toy toy;
+  toy.trainer.train({.train_dataset = toy_data(8),
+                     .num_epochs = 4,
+                     .create_scheduler_fn = lambda_schedule(
+                         {.lr_lambda = {[](int64_t update) { return update < 3 ? 1.0 : 0.0; }}})});
+  ASSERT_EQ(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0], 0.0);
+  const auto found = find_learning_rate(toy.trainer, {.train_dataset = toy_data(8)},
+                                        {.start_lr = 1e-3, .num_updates = 4});
+  EXPECT_EQ(found.learning_rates.size(), 4U);
+  EXPECT_EQ(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0], 0.0);
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 #include "linkboy/accelerator.hpp"
 #include "linkboy/callbacks/freeze_layers.hpp"
 #include "linkboy/fine_tuning/model_freezer.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/expect_error.hpp"
 #include "support/nested_net.hpp"
 #include "support/toy.hpp"

@@ -167,6 +167,15 @@ TEST(ClassificationMetricsTest, RefusesOptionsOutOfRange) {
   }
 }
 
+TEST(ClassificationMetricsTest, TopKCountsTheFirstOfEqualScores) {
+  for (const int64_t top_k : {1, 2, 3}) {
+    Accuracy accuracy({.num_classes = 40, .top_k = top_k, .average = Average::none});
+    accuracy.update(torch::zeros({40, 40}), torch::arange(40));
+    const auto expected = torch::arange(40).lt(top_k).to(torch::kDouble);
+    EXPECT_TRUE(torch::equal(accuracy.compute(), expected)) << accuracy.compute();
+  }
+}
+
 TEST(ClassificationMetricsTest, AcceptsAllIntegerLabelsAndAllFloatingPointScores) {
   const auto all = samples(9);
   Accuracy expected({.num_classes = kNumClasses});

@@ -47,10 +47,19 @@ TEST(MetricCollectionTest, RefusesEmptyAndDuplicateNamesAndNull) {
   EXPECT_EQ(metrics.metrics().size(), 2U);
 }
 
+/// A metric whose value cannot be computed.
+class NeverDefined : public MeanMetric {
+ protected:
+  at::Tensor value_of(const std::vector<at::Tensor>& /*states*/) const override {
+    throw Error("it has no value.");
+  }
+};
+
 TEST(MetricCollectionTest, ErrorsNameTheMetric) {
   MetricCollection metrics{{"fit", std::make_shared<R2Score>()}};
   EXPECT_ERROR(metrics.update(torch::ones({2}), torch::ones({3})), "metric \"fit\": R2Score: the");
-  EXPECT_ERROR(metrics.compute(), "metric \"fit\": R2Score: it has seen 0 samples");
+  metrics.add("never", std::make_shared<NeverDefined>());
+  EXPECT_ERROR(metrics.compute(), "metric \"never\": it has no value");
 }
 
 TEST(MetricCollectionTest, StateIsNestedByName) {

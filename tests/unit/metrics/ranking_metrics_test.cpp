@@ -98,6 +98,33 @@ TEST(RankingMetricsTest, AreNaNWithoutSamples) {
            });
 }
 
+TEST(RankingMetricsTest, AClassWithoutBothKindsOfSamplesHasNoAUROCAndAnAveragePrecisionOf0) {
+  const auto scores = torch::tensor({{0.8, 0.2, 0.0}, {0.3, 0.6, 0.1}, {0.5, 0.25, 0.25}});
+  const auto absent = torch::tensor({0, 1, 1});
+  const auto single = torch::tensor({0, 0, 0});
+  for (const auto& thresholds : {std::optional<int64_t>(), std::optional<int64_t>(101)}) {
+    const auto values = [&](Metric&& metric, const torch::Tensor& targets) {
+      metric.update(scores, targets);
+      return metric.compute();
+    };
+    const auto options = [&](RankingAverage average) {
+      return RankingCurveOptions{.num_classes = 3, .average = average, .thresholds = thresholds};
+    };
+    const auto auroc = values(AUROC(options(RankingAverage::none)), absent);
+    EXPECT_EQ(auroc[0].item<double>(), 1.0);
+    EXPECT_EQ(auroc[1].item<double>(), 1.0);
+    EXPECT_TRUE(std::isnan(auroc[2].item<double>()));
+    for (const auto average : {RankingAverage::macro, RankingAverage::weighted}) {
+      EXPECT_EQ(values(AUROC(options(average)), absent).item<double>(), 1.0);
+      EXPECT_TRUE(std::isnan(values(AUROC(options(average)), single).item<double>()));
+    }
+    const auto precision = values(AveragePrecision(options(RankingAverage::none)), absent);
+    EXPECT_EQ(precision[2].item<double>(), 0.0);
+    EXPECT_DOUBLE_EQ(
+        values(AveragePrecision(options(RankingAverage::macro)), absent).item<double>(), 2.0 / 3.0);
+  }
+}
+
 TEST(RankingMetricsTest, ReportInvalidValuesOnADeviceInCompute_CUDA) {
   for (const auto& thresholds : {std::optional<int64_t>(), std::optional<int64_t>(5)}) {
     for_both({.thresholds = thresholds}, [](Metric& metric) {

@@ -79,13 +79,47 @@ TEST(RegressionMetricsTest, AcceptIntegers) {
   EXPECT_EQ(squared.compute().item<double>(), 5000.0);
 }
 
-TEST(R2ScoreTest, NeedsTwoSamples) {
+TEST(R2ScoreTest, IsNaNWithFewerThanTwoSamples) {
   R2Score r2;
-  EXPECT_ERROR(r2.compute(), "it has seen 0 samples");
+  EXPECT_TRUE(std::isnan(r2.compute().item<double>()));
   r2.update(torch::ones({1}), torch::ones({1}));
-  EXPECT_ERROR(r2.compute(), "it has seen 1 samples; R2 needs at least 2");
+  EXPECT_TRUE(std::isnan(r2.compute().item<double>()));
   r2.update(torch::ones({1}), torch::zeros({1}));
   EXPECT_EQ(r2.compute().item<double>(), -1.0);
+  R2Score columns({.num_outputs = 2, .average = R2Average::none});
+  EXPECT_EQ(columns.compute().sizes(), at::IntArrayRef({2}));
+}
+
+TEST(R2ScoreTest, DoesNotDependOnTheUnitOfTheTargets) {
+  const auto targets = torch::tensor({1.0, 2.0, 4.0, 5.0}, torch::kDouble);
+  const auto of_mean = torch::full_like(targets, 3.0);
+  for (const double unit : {1e-12, 1e-3, 1.0, 1e12}) {
+    R2Score good, mean;
+    good.update(unit * (targets + 0.125), unit * targets);
+    mean.update(unit * of_mean, unit * targets);
+    EXPECT_NEAR(good.compute().item<double>(), 1.0 - 4 * 0.015625 / 10.0, 1e-12) << unit;
+    EXPECT_NEAR(mean.compute().item<double>(), 0.0, 1e-12) << unit;
+  }
+}
+
+TEST(R2ScoreTest, IsExactForLargeTargetsThatDifferLittle) {
+  const auto distances = torch::tensor({-2.0, -1.0, 1.0, 2.0}, torch::kDouble);
+  R2Score r2;
+  for (int64_t i = 0; i < 4; ++i) {
+    const auto target = distances.slice(0, i, i + 1) + 1e12;
+    r2.update(target + 0.5, target);
+  }
+  EXPECT_NEAR(r2.compute().item<double>(), 0.9, 1e-3);
+}
+
+TEST(R2ScoreTest, ConstantTargetsHaveNoVarianceInAnyBatches) {
+  // Three times 0.1, divided by 3, is not 0.1 in floating point.
+  R2Score r2;
+  for (int64_t rows : {1, 3, 7}) {
+    r2.update(torch::full({rows}, 0.2, torch::kDouble), torch::full({rows}, 0.1, torch::kDouble));
+    if (rows == 1) continue;
+    EXPECT_EQ(r2.compute().item<double>(), 0.0);
+  }
 }
 
 }  // namespace

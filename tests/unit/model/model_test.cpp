@@ -16,6 +16,14 @@ struct TwoInputs : torch::nn::Module {
   torch::nn::Linear linear{nullptr};
 };
 
+struct EightInputs : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& a, const torch::Tensor& b, const torch::Tensor& c,
+                        const torch::Tensor& d, const torch::Tensor& e, const torch::Tensor& f,
+                        const torch::Tensor& g, const torch::Tensor& h) {
+    return a + b + c + d + e + f + g + h;
+  }
+};
+
 struct OptionalMask : torch::nn::Module {
   torch::Tensor forward(torch::Tensor a, torch::Tensor mask = {}) {
     return mask.defined() ? a * mask : a;
@@ -52,6 +60,8 @@ TEST(ModelTest, AcceptsEveryKindOfModule) {
   EXPECT_TRUE(torch::equal(Model(torch::nn::AnyModule(linear))(x), linear->forward(x)));
   auto two = std::make_shared<TwoInputs>();
   EXPECT_TRUE(torch::equal(Model(two)(x, x), two->forward(x, x)));
+  Model eight(std::make_shared<EightInputs>());
+  EXPECT_TRUE(torch::equal(eight(x, x, x, x, x, x, x, x), 8 * x));
 }
 
 TEST(ModelTest, AcceptsATorchScriptModule) {

@@ -64,5 +64,25 @@ TEST(OptimizerFactoryTest, ErrorsListTheAllowedNames) {
                "betas are 1 numbers; there must be two");
 }
 
+TEST(OptimizerFactoryTest, ErrorsShowTheAllowedValues) {
+  const char* not_negative = "; it must be a finite number of at least 0.";
+  for (const std::string& name : optimizer_names()) {
+    for (const char* value : {"-1", "nan", "inf"}) {
+      const auto message = "the optimizer's lr is " + std::string(value) + not_negative;
+      EXPECT_ERROR_AS(OptionError, make_optimizer_fn(name, {{"lr", value}}), message);
+      EXPECT_ERROR(make_optimizer_fn(name, {{"weight_decay", value}}), "weight_decay is ");
+    }
+  }
+  EXPECT_ERROR(make_optimizer_fn("sgd", {{"momentum", "-1"}}), "momentum is -1");
+  EXPECT_ERROR(make_optimizer_fn("adagrad", {{"lr_decay", "-1"}}), "lr_decay is -1");
+  EXPECT_ERROR(make_optimizer_fn("adagrad", {{"initial_accumulator_value", "-1"}}), "value is -1");
+  EXPECT_ERROR(make_optimizer_fn("rmsprop", {{"eps", "-1"}}), "eps is -1");
+  EXPECT_ERROR(make_optimizer_fn("rmsprop", {{"alpha", "-1"}}), "alpha is -1");
+  EXPECT_ERROR(make_optimizer_fn("rmsprop", {{"momentum", "-1"}}), "momentum is -1");
+  for (const char* betas : {"0.9,1", "-0.1,0.9", "0.9,nan"}) {
+    EXPECT_ERROR(make_optimizer_fn("adam", {{"betas", betas}}), "each must be in [0, 1)");
+  }
+}
+
 }  // namespace
 }  // namespace linkboy::testing::optimizer_factory_test

@@ -17,7 +17,6 @@ TEST(PlaceholderTest, ResolveAgainstTheRun) {
   const RunConfig config = ten_by_ten();
   EXPECT_EQ(num_epochs.resolve(config), 10.0);
   EXPECT_EQ(num_updates_per_epoch.resolve(config), 10.0);
-  EXPECT_EQ(RunExpression::parse("PER_PROCESS_NUM_UPDATE_STEPS_PER_EPOCH").resolve(config), 10.0);
   EXPECT_EQ(num_train_batches_per_epoch.resolve(config), 20.0);
 }
 
@@ -73,6 +72,7 @@ TEST(PlaceholderTest, ErrorsNameTheUnresolvedPlaceholder) {
                "num_eval_batches_per_epoch has no value");
   EXPECT_ERROR((num_epochs / (num_epochs - 10)).resolve(config),
                "divides by (num_epochs - 10), which is 0");
+  EXPECT_ERROR((num_epochs / 0).resolve(config), "divides by 0; the divisor must not be 0");
   EXPECT_ERROR((num_epochs / 4).resolve_count(config), "(num_epochs / 4) is 2.5");
   EXPECT_ERROR((RunExpression(NAN) * num_epochs).resolve(config), "must be a finite number");
   EXPECT_ERROR((RunExpression(1e18) * 1e18).resolve_count(config), "a count must be at most 2^53");

@@ -39,6 +39,19 @@ TEST(RunHistoryTest, ResetKeepsOnlyThePrefix) {
   EXPECT_EQ(history.metric_name_prefix(), "ema_");
 }
 
+TEST(RunHistoryTest, AShortenedMetricKeepsItsFirstValues) {
+  InMemoryRunHistory history;
+  for (const double value : {1.0, 2.0, 3.0}) history.update_metric("a", value);
+  history.update_metric("b", 4.0);
+  history.shorten_metric("a", 5);
+  history.shorten_metric("unknown", 0);
+  EXPECT_EQ(history.num_metric_values("a"), 3);
+  history.shorten_metric("a", 2);
+  EXPECT_EQ(history.get_metric_values("a"), (std::vector<double>{1.0, 2.0}));
+  history.shorten_metric("a", 0);
+  EXPECT_EQ(history.get_metric_names(), (std::vector<std::string>{"b"}));
+}
+
 TEST(RunHistoryTest, RestoresItsState) {
   InMemoryRunHistory history;
   history.update_metric("x", 0.1);

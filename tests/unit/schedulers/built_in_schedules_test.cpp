@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "linkboy/run/run_history.hpp"
 #include "unit/schedulers/schedules_fixture.hpp"
 
 namespace linkboy::testing::built_in_schedules_test {
@@ -55,7 +56,7 @@ TEST_F(SchedulesTest, OneCycleChangesOnlyTheRequestedFields) {
   EXPECT_NEAR(lr()[0], 0.5 / 25, 1e-15);
   EXPECT_NEAR(lr()[1], 0.25 / 25, 1e-15);
   EXPECT_EQ(get(ParamGroupField::momentum)[0], 0.9);
-  scheduler->restore_base_values();
+  restore_base_values(*scheduler, *optimizer_);
   scheduler = make(one_cycle());
   step(*scheduler, 29);
   EXPECT_EQ(lr()[1], 0.002) << "without max_lr the peak is the group's own value";
@@ -69,6 +70,12 @@ TEST_F(SchedulesTest, CyclicAcceptsACustomScale) {
                                       .scale_fn = [](double cycle) { return 1.0 / cycle; },
                                       .cycle_momentum = false}));
   expect_close_values(*scheduler, {{10, 1.0}, {30, 0.5}, {50, 1.0 / 3.0}});
+}
+
+TEST_F(SchedulesTest, CyclesWithALargerLowerEndAreUpsideDown) {
+  const auto scheduler =
+      make(cyclic({.base_lr = 1.0, .max_lr = 0.5, .step_size_up = 10, .cycle_momentum = false}));
+  expect_close_values(*scheduler, {{0, 1.0}, {5, 0.75}, {10, 0.5}, {20, 1.0}});
 }
 
 TEST_F(SchedulesTest, SequentialGivesEachPartItsShareOfTheRun) {
@@ -92,6 +99,60 @@ TEST_F(SchedulesTest, ChainedMovesEachFieldIndependently) {
   const auto decay = get(ParamGroupField::weight_decay);
   EXPECT_DOUBLE_EQ(decay[0], 0.088);
   EXPECT_EQ(decay[1], 0.0);
+}
+
+TEST_F(SchedulesTest, ChainedUsesAbsoluteValuesIfTheBaseValueIsZero) {
+  set(ParamGroupField::lr, {0.0, 0.002});
+  set(ParamGroupField::weight_decay, {0.0, 0.1});
+  const auto absolute = one_cycle({.max_lr = 0.5});
+  const auto alone = make(absolute);
+  for (const auto& schedulers : {std::vector<CreateSchedulerFn>{absolute, step_decay({})},
+                                 {step_decay({}), absolute},
+                                 {constant({.factor = 0.5}), step_decay({}), absolute}}) {
+    const auto chain = make(chained({.schedulers = schedulers}));
+    for (int64_t n = 0; n < 100; ++n) EXPECT_EQ(chain->values_at(n)[0], alone->values_at(n)[0]);
+  }
+  const auto decay =
+      one_cycle({.max_lr = 0.5, .cycle_momentum = false, .field = ParamGroupField::weight_decay});
+  EXPECT_EQ(make(chained({.schedulers = {decay}}))->values_at(20)[0], 0.0);
+}
+
+TEST_F(SchedulesTest, NoValueIsBelowTheMinimum) {
+  constexpr double kMinimum = 0.004;  // between the base values of the groups
+  InMemoryRunHistory history;
+  for (const auto& [name, function] : std::vector<std::pair<std::string, CreateSchedulerFn>>{
+           {"cosine", cosine({.min_lr = kMinimum, .cooldown_updates = 10})},
+           {"restarts", cosine_restarts({.num_cycles = 5, .cycle_decay = 0.5, .min_lr = kMinimum})},
+           {"longer restarts", cosine_restarts({.first_cycle_updates = 7,
+                               .cycle_mult = 1.5,
+                               .cycle_decay = 0.1,
+                               .cycle_limit = 4,
+                               .min_lr = kMinimum})},
+           {"warm restarts", cosine_restarts({.num_cycles = 5,
+                             .cycle_decay = 0.5,
+                             .min_lr = kMinimum,
+                             .warmup_updates = 5,
+                             .warmup_start_lr = kMinimum})},
+           {"polynomial", polynomial({.power = 3.0, .min_lr = kMinimum})},
+           {"tanh", tanh_decay({.min_lr = kMinimum})},
+           {"wsd", wsd({.min_lr_ratio = 0.4})},
+           {"plateau", reduce_on_plateau({.factor = 0.3, .patience = 0, .min_lr = kMinimum})},
+           {"cyclic", cyclic({.base_lr = kMinimum,
+                      .max_lr = 0.01,
+                      .step_size_up = 7,
+                      .mode = CyclicSchedulerOptions::Mode::exp_range,
+                      .gamma = 0.9,
+                      .cycle_momentum = false})}}) {
+    SCOPED_TRACE(name);
+    const auto scheduler = make(function);
+    for (int64_t n = 0; n <= 300; ++n) {
+      EXPECT_GE(scheduler->values_at(n)[0], kMinimum) << "after update " << n;
+      // A smaller base value may rise to the minimum, but does not fall.
+      EXPECT_GE(scheduler->values_at(n)[1], name == "wsd" ? 0.0008 : 0.002);
+      history.update_metric("eval_loss_epoch", static_cast<double>(n));
+      scheduler->epoch_end(n, history, /*has_metrics=*/true);
+    }
+  }
 }
 
 TEST_F(SchedulesTest, WarmupRisesToTheFirstValueOfTheNextSchedule) {
@@ -172,7 +233,7 @@ TEST_F(SchedulesTest, TimmStepsByEpochOrByUpdate) {
   by_epoch->step(2);
   EXPECT_EQ(lr()[0], 0.005);
   expect_values(*by_epoch, {{19, 0.01}, {20, 0.005}});
-  by_epoch->restore_base_values();
+  restore_base_values(*by_epoch, *optimizer_);
   auto by_update = make<TimmScheduler>(timm_schedule({.scheduler = step, .t_in_epochs = false}));
   by_update->step(8);
   EXPECT_EQ(lr()[0], 0.01);

@@ -1,4 +1,4 @@
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

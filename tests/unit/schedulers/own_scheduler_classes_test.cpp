@@ -121,7 +121,7 @@ TEST_F(SchedulesTest, AClassInTimmsStyleContinuesFromItsState) {
   first->step();
   const std::vector<double> next = lr();
 
-  first->restore_base_values();
+  restore_base_values(*first, *optimizer_);
   const auto second = make<TimmStepsScheduler>(halves_by_metric("eval_loss_epoch"));
   second->start();
   second->load_state_dict(state);
@@ -136,7 +136,7 @@ TEST_F(SchedulesTest, AClassInTimmsStyleContinuesFromItsState) {
   damaged.set("values", std::vector<double>{0.1});
   EXPECT_ERROR(second->load_state_dict(damaged), "has 1 values, but 2 base values");
   EXPECT_ERROR(second->load_state_dict(make(step_decay())->state_dict()),
-               "saved by another schedule (linkboy::StepScheduler)");
+               "saved by another schedule (linkboy::CurveOf<linkboy::StepSchedulerOptions>)");
 }
 
 TEST_F(SchedulesTest, AClassInTimmsStyleSchedulesAddedGroups) {

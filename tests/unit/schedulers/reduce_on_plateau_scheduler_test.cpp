@@ -53,7 +53,7 @@ TEST_F(SchedulesTest, PlateauCountsOnlyWithinItsPartOfASequence) {
   const auto rates = rates_with_a_constant_metric(*warm, *optimizer_);
   for (std::size_t i = 0; i < 10; ++i) EXPECT_DOUBLE_EQ(rates[i], expected[i]) << i;
 
-  warm->restore_base_values();
+  restore_base_values(*warm, *optimizer_);
   const auto constant = linkboy::constant({.factor = 1.0});
   const auto sequence =
       make(sequential({.schedulers = {constant, plateau}, .milestones = {60}}), config);

@@ -247,14 +247,15 @@ TEST_P(SchedulerContractTest, AddedGroupsFollowTheCurve) {
   EXPECT_EQ(run.scheduler->base_values(), (std::vector<double>{0.1, 0.02, 0.02}));
   run.optimizer->param_groups().pop_back();
   EXPECT_ERROR(run.scheduler->step(), "has 2 param groups, but its scheduler was created for 3");
-  EXPECT_ERROR(run.scheduler->restore_base_values(), "groups can be added but not removed");
+  EXPECT_ERROR(restore_base_values(*run.scheduler, *run.optimizer),
+               "groups can be added but not removed");
 }
 
 TEST_P(SchedulerContractTest, RestoresTheValuesItChanged) {
   Rehearsal run(GetParam().make);
   const auto before = Rehearsal(constant({.factor = 1.0})).fields();
   for (int i = 0; i < 37; ++i) run.step();
-  run.scheduler->restore_base_values();
+  restore_base_values(*run.scheduler, *run.optimizer);
   EXPECT_EQ(run.fields(), before);
 }
 

@@ -108,16 +108,6 @@ TEST_F(SchedulesTest, OptionsOutOfRangeAreRefused) {
   refused(reduce_on_plateau({.min_lr = -1.0}), "min_lr is -1");
 }
 
-TEST_F(SchedulesTest, AStateWithTheFormerNamesOfItsLengthsIsAccepted) {
-  const auto function = cosine({.warmup_updates = 10, .cooldown_updates = 5});
-  StateDict former = make(function)->state_dict();
-  EXPECT_EQ(former.get_dict("lengths").size(), 3U);
-  former.set("lengths", StateDict{{"total", 100.0}, {"warm-up", 10.0}, {"cool-down", 5.0}});
-  make(function)->load_state_dict(former);
-  former.set("lengths", StateDict{{"total", 90.0}, {"warm-up", 10.0}, {"cool-down", 5.0}});
-  EXPECT_ERROR(make(function)->load_state_dict(former), "num_updates = 90 updates, but it is 100");
-}
-
 TEST_F(SchedulesTest, MomentumCannotCycleInAnOptimizerWithoutMomentum) {
   torch::optim::Adagrad adagrad({torch::zeros({1})});
   EXPECT_ERROR(one_cycle()(adagrad, ten_by_ten()), "have no momentum");
@@ -149,22 +139,21 @@ TEST_F(SchedulesTest, AStateOfAnotherScheduleIsRefused) {
   RunConfig other_epochs = ten_by_ten();
   other_epochs.num_updates_per_epoch = 20;
   refused(step, state_of(linear()),
-          "saved by another schedule (linkboy::LinearScheduler), but this run has "
-          "linkboy::StepScheduler");
-  refused(warm, state_of(step), "(linkboy::StepScheduler)");
+          "saved by another schedule (linkboy::CurveOf<linkboy::LinearSchedulerOptions>), but this "
+          "run has linkboy::CurveOf<linkboy::StepSchedulerOptions>");
+  refused(warm, state_of(step), "(linkboy::CurveOf<linkboy::StepSchedulerOptions>)");
   refused(multi_step({.milestones = {2, 4}}), state_of(multi_step({.milestones = {2, 4, 6}})),
           "has 3 lengths, but this schedule has 2");
   refused(timm, state_of(timm), "saved with num_updates_per_epoch = 10", other_epochs);
   refused(warm, changed(warm, "parts", 3), "does not have the states of 1 parts");
   refused(timm, changed(timm, "epoch", -2), "counts -2 epochs");
   refused(plateau, changed(plateau, "values", std::vector<double>{0.1}), "has 1 values");
+  refused(linear(), changed(linear(), "lengths", StateDict{{"n", 1.0}}),
+          "has no length \"num_updates\"");
 
-  StateDict of_0_1 = state_of(step);
-  of_0_1.erase("class");  // a state of an earlier build of 0.1 has no class
-  make(step)->load_state_dict(of_0_1);
-  refused(linear(), of_0_1, "has no length \"num_updates\"; it was saved by another schedule");
   const auto exponential = make(linkboy::exponential({.gamma = 0.9}));
-  EXPECT_ERROR(exponential->load_state_dict(state_of(step)), "(linkboy::StepScheduler)");
+  EXPECT_ERROR(exponential->load_state_dict(state_of(step)),
+               "(linkboy::CurveOf<linkboy::StepSchedulerOptions>)");
   exponential->allow_changed_lengths(true);
   exponential->load_state_dict(state_of(step));
 }

@@ -129,6 +129,15 @@ TEST_P(LineTrackerTest, KeepsTheRecordsBeforeTheTrainingState) {
   }
 }
 
+TEST_P(LineTrackerTest, ARunResumedInItsFirstUpdateKeepsTheRecordsBeforeIt) {
+  const auto tracker = make();
+  tracker->start({});
+  log(*tracker, 0);
+  log(*tracker, 1);
+  tracker->start({.is_resumed = true});
+  expect_records("run 0 run");
+}
+
 TEST_P(LineTrackerTest, ARunResumedAfterItsEndHasOneEnd) {
   const auto tracker = make();
   record_run(*tracker);

@@ -226,13 +226,30 @@ TEST_F(TensorBoardTrackerTest, FurtherRunsHaveSeparateFolders) {
   std::filesystem::copy(folder_ / "run-1", folder_.path(),
                         std::filesystem::copy_options::recursive);
   int number = 3;
-  const std::vector<std::string> places = {"", "run-9", "..", ".",
-                                           "../" + folder_.path().filename().string()};
-  for (const std::string& place : places) {
+  for (const std::string place : {"", "run-9"}) {
     EXPECT_EQ(directory_of({.first_update = 3, .place = place}),
               folder_ / ("run-" + std::to_string(number++)))
         << place;
   }
+}
+
+TEST_F(TensorBoardTrackerTest, ContinuesOnlyRunsInItsOwnFolder) {
+  tracker_.start({});
+  tracker_.finish("finished", {});
+  const std::vector<std::string> places = {"..", ".", "/", "run-1/.",
+                                           "../" + folder_.path().filename().string() + "/run-1"};
+  for (const std::string& place : places) {
+    EXPECT_ERROR(tracker_.start({.first_update = 3, .place = place}), "must be a plain name");
+  }
+  EXPECT_EQ(event_files(folder_ / "run-1").size(), 1U);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run-2"));
+
+  const TemporaryFolder elsewhere;
+  std::filesystem::copy(folder_ / "run-1", elsewhere.path());
+  std::filesystem::create_directory_symlink(elsewhere.path(), folder_ / "run-3");
+  tracker_.start({.first_update = 3, .place = "run-3"});
+  EXPECT_EQ(tracker_.run_directory(), folder_ / "run-2");
+  EXPECT_EQ(event_files(elsewhere.path()).size(), 1U);
 }
 
 TEST_F(TensorBoardTrackerTest, RefusesAFolderWhoseNewestFileHasTheLastName) {

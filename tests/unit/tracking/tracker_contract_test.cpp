@@ -33,7 +33,6 @@ std::vector<Kind> kinds() {
   return {{"csv", "record", kFileInUse, kLineNotWritten},
           {"html-report", "record", kFileInUse, kFileNotWritten, {{"seconds_between_writes", "0"}}},
           {"json-lines", "record", kFileInUse, kLineNotWritten},
-          {"mlflow", "metrics/loss", kFolderInUse, kLineNotWritten},
           {"tensorboard", "events.", kFolderInUse, kFileNotWritten}};
 }
 

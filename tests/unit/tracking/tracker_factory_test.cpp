@@ -4,6 +4,7 @@
 
 #include "linkboy/callbacks/track_run.hpp"
 #include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
@@ -11,7 +12,7 @@ namespace linkboy::testing::tracker_factory_test {
 namespace {
 
 TEST(TrackerFactoryTest, EveryNameMakesATrackerThatWritesToTheGivenPath) {
-  EXPECT_EQ(tracker_names().size(), 5U);
+  EXPECT_EQ(tracker_names().size(), 4U);
   for (const std::string& name : tracker_names()) {
     const TemporaryFolder folder;
     const std::string key = tracker_options(name).front().first;  // path or directory
@@ -19,6 +20,15 @@ TEST(TrackerFactoryTest, EveryNameMakesATrackerThatWritesToTheGivenPath) {
     Toy toy({make<TrackRun>({tracker}, {.every_n_updates = 1})});
     toy.trainer.train({.train_dataset = toy_data(4), .num_epochs = 1});
     EXPECT_TRUE(std::filesystem::exists(folder / "record")) << name;
+  }
+}
+
+TEST(TrackerFactoryTest, DocumentationListsEveryTrackerAndItsOptions) {
+  for (const std::string& name : tracker_names()) {
+    const std::string rows = option_rows("trackers.md", name);
+    for (const auto& [key, value] : tracker_options(name)) {
+      EXPECT_NE(rows.find("`" + key + "` |"), std::string::npos) << name << ": " << key;
+    }
   }
 }
 

@@ -20,7 +20,7 @@ struct CallbackOrderTest : ::testing::Test {
   /// Returns a callback with the name `number` that records it at the start of an epoch, then calls
   /// `work`.
   std::shared_ptr<Callback> number(int number, Phase phase = Phase::act,
-                                   LambdaCallbackFunctions::Function work = {}) {
+                                   std::function<void(Trainer&)> work = {}) {
     auto callback = make<LambdaCallback>({.on_train_epoch_start = [=, this](Trainer& trainer) {
       calls_.push_back(number);
       if (work) work(trainer);

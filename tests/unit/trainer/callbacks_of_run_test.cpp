@@ -32,6 +32,27 @@ TEST(CallbacksOfRunTest, AReusedCallbackIsInitialisedAgain) {
   EXPECT_EQ(num_inits, 2);
 }
 
+TEST(CallbacksOfRunTest, EachCallbackOfTheTrainerIsInitialisedOnce) {
+  std::string inits;
+  const auto named = [&](const std::string& name, bool fails = false) {
+    auto callback = make<LambdaCallback>({.on_init_end = [&inits, name, fails](Trainer&) {
+      inits += name;
+      if (fails) throw Error("bad");
+    }});
+    callback->set_name(name);
+    return callback;
+  };
+  Toy toy({named("a"), named("b", /*fails=*/true), named("c")});
+  EXPECT_ERROR(toy.train(), "bad");
+  EXPECT_EQ(inits, "ab");
+  toy.trainer.evaluate({.dataset = toy_data(4)});
+  EXPECT_EQ(inits, "abc");
+  toy.trainer.callback_handler().add(named("d"));
+  toy.train();
+  toy.train();
+  EXPECT_EQ(inits, "abcd");
+}
+
 TEST(CallbacksOfRunTest, AreOrderedByPhaseAmongThoseOfTheTrainer) {
   std::string order;
   const auto named = [&](const std::string& name, Callback::Phase phase) {

@@ -4,24 +4,17 @@
 #include <torch/torch.h>
 
 #include "linkboy/engine.hpp"
-#include "linkboy/schedulers/step_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/at_update.hpp"
 #include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
+#include "toy_lbfgs.hpp"
 
 namespace linkboy::testing::closure_test {
 namespace {
-
-using Lbfgs = torch::optim::LBFGS;
-
-std::shared_ptr<Lbfgs> toy_lbfgs(const torch::nn::Sequential& model) {
-  return std::make_shared<Lbfgs>(
-      model->parameters(),
-      torch::optim::LBFGSOptions(0.5).max_iter(5).history_size(4).line_search_fn("strong_wolfe"));
-}
 
 /// Returns the toy model behind a dropout, so that each forward pass draws random numbers.
 torch::nn::Sequential with_dropout() {
@@ -29,25 +22,6 @@ torch::nn::Sequential with_dropout() {
   const torch::nn::Sequential layers = toy_model();
   for (const auto& module : *layers) model->push_back(module);
   return model;
-}
-
-struct LbfgsToy {
-  explicit LbfgsToy(torch::nn::Sequential net = toy_model(),
-                    AcceleratorOptions accelerator = {.device = "cpu"})
-      : model(std::move(net)),
-        trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                {.callbacks = {}, .accelerator = std::move(accelerator)}) {}
-
-  torch::nn::Sequential model;
-  std::shared_ptr<Lbfgs> optimizer = toy_lbfgs(model);
-  QuietTrainer trainer;
-};
-
-TrainOptions toy_options(int64_t num_epochs = 3) {
-  return {.train_dataset = toy_data(10),
-          .num_epochs = num_epochs,
-          .per_device_batch_size = 4,
-          .train_dataloader_options = {.seed = 5}};
 }
 
 /// Trains with the loop from PyTorch's documentation. The closure returns the mean loss of an

@@ -33,6 +33,10 @@ TEST(EvaluationSetsTest, NamedSetsNeedNoUnnamedSet) {
 TEST(EvaluationSetsTest, RefusesSetsWithoutAUniqueNameOrData) {
   Toy toy;
   EXPECT_ERROR(toy.train({.more_eval_datasets = {{"", toy_data(6)}}}), "has no name");
+  for (const char* name : {"initial", "intermediate_rare", "ema_model", "swa_model_a"}) {
+    EXPECT_OPTION_ERROR(toy.train({.more_eval_datasets = {{name, toy_data(6)}}}),
+                        "must not begin with ");
+  }
   EXPECT_ERROR(toy.train({.more_eval_datasets = {{"a", toy_data(6)}, {"a", toy_data(6)}}}),
                "two entries of more_eval_datasets are named \"a\"");
   EXPECT_ERROR(toy.train({.more_eval_datasets = {{"a", Dataset()}}}),

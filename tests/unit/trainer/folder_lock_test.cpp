@@ -6,8 +6,6 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
-#include <thread>
-
 #include "checkpoint/atomic_file.hpp"
 #include "checkpoint/file_lock.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
@@ -17,7 +15,6 @@
 #include "linkboy/tracking/csv_tracker.hpp"
 #include "linkboy/tracking/html_report.hpp"
 #include "linkboy/tracking/json_lines_tracker.hpp"
-#include "linkboy/tracking/mlflow_tracker.hpp"
 #include "linkboy/tracking/tensorboard_tracker.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
@@ -54,18 +51,6 @@ TEST(FolderLockTest, ExcludesAnotherProcessUntilItsProcessEnds) {
   EXPECT_EQ(toy.trainer.train(epochs_of_two_updates(1)).num_epochs, 1);
   ::close(ready[0]);
   ::close(ready[1]);
-}
-
-TEST(FolderLockTest, WaitsForTheRequestedTime) {
-  const TemporaryFolder folder;
-  Descriptor first = lock_folder(folder.path());
-  EXPECT_ERROR(lock_folder(folder.path(), std::chrono::milliseconds(30)), "in use by another run");
-  std::thread release([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    first.close();
-  });
-  EXPECT_TRUE(lock_folder(folder.path(), std::chrono::minutes(1)));
-  release.join();
 }
 
 TEST(FolderLockTest, OverwritesNoOtherFileThroughALink) {
@@ -135,7 +120,6 @@ TEST(FolderLockTest, ARefusedRunDoesNotChangeTheFilesOfTheFirstRun) {
         std::make_shared<CsvTracker>(folder / "run.csv"),
         std::make_shared<JsonLinesTracker>(folder / "run.jsonl"),
         std::make_shared<HtmlReport>(folder / "run.html"),
-        make<MlflowTracker>({.directory = folder / "mlruns"}),
         make<TensorBoardTracker>({.directory = folder / "tensorboard"})};
     return CallbackList{make<SaveBestModel>({.path = folder / "best.pt"}),
                         make<TrackRun>(trackers, {.every_n_updates = 1}),

@@ -13,7 +13,7 @@
 
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/scheduler.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "linkboy/trainer.hpp"
 #include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"

@@ -150,6 +150,35 @@ TEST(LeftRunTest, StatesOfCallbacksAreTakenOnlyIfTheyCanBeSaved) {
   EXPECT_EQ(callback->num_calls, 3) << "one per epoch";
 }
 
+TEST(LeftRunTest, AStateAfterALimitContainsOnlyTheCallbacksThatAreLeft) {
+  const TemporaryFolder folder;
+  Toy toy({std::make_shared<ModelEma>()});
+  TrainOptions options = two_updates_per_epoch(2);
+  options.num_epochs.reset();
+  options.max_num_updates = 3;
+  toy.trainer.train(options);
+  toy.trainer.save_training_state(folder / "with");
+  EXPECT_TRUE(state_in(folder / "with").get_dict("callbacks").contains("linkboy::ModelEma"));
+  toy.trainer.callback_handler().clear();
+  toy.trainer.save_training_state(folder / "without");
+  EXPECT_TRUE(state_in(folder / "without").get_dict("callbacks").empty());
+}
+
+TEST(LeftRunTest, AStateThatIsLoadedAfterALimitIsSavedAgain) {
+  const TemporaryFolder folder;
+  Toy toy;
+  for (const int64_t update : {1, 3}) {
+    TrainOptions options = two_updates_per_epoch(2);
+    options.num_epochs.reset();
+    options.max_num_updates = update;
+    toy.trainer.train(options);
+    toy.trainer.save_training_state(folder / std::to_string(update));
+  }
+  toy.trainer.load_training_state(folder / "1");
+  toy.trainer.save_training_state(folder / "again");
+  EXPECT_EQ(state_in(folder / "again").get_int("num_updates"), 1);
+}
+
 /// A loss with a running mean over its calls in training mode. `num_calls` counts all calls.
 class RunningLossImpl : public torch::nn::Module {
  public:

@@ -51,6 +51,22 @@ TEST(LoaderOptionsTest, ASubclassCanSetTheDefaults) {
   EXPECT_EQ(toy.train(options).num_updates, 3);
 }
 
+TEST(LoaderOptionsTest, TwoTrainersHaveTheSameOrderUnlessTheirSeedsDiffer) {
+  const auto order = [](std::optional<uint64_t> seed) {
+    std::vector<torch::Tensor> inputs;
+    Toy toy({make<LambdaCallback>(
+        {.on_train_step_end = [&](Trainer&, const Batch& batch, const StepOutput&) {
+          inputs.push_back(batch.input());
+        }})});
+    toy.train({.train_dataset = toy_data(32),
+               .per_device_batch_size = 1,
+               .train_dataloader_options = {.seed = seed}});
+    return inputs;
+  };
+  EXPECT_TRUE(bit_equal(order({}), order({})));
+  EXPECT_FALSE(bit_equal(order(1), order(2)));
+}
+
 TEST(LoaderOptionsTest, TwoDifferentBatchSizesAreAnError) {
   Toy toy;
   TrainOptions options{.train_dataloader_options = {.batch_size = 2}};

@@ -21,9 +21,9 @@ class TwoPasses : public QuietTrainer {
 
  protected:
   void train_step(const Batch& batch) override {
-    fire(&Callback::on_train_step_start);
+    fire<Event::train_step_start>();
     const StepOutput output = forward(batch);
-    fire(&Callback::on_train_step_end, batch, output);
+    fire<Event::train_step_end>(batch, output);
     backward_step(output.loss * 0.5);
     backward_step(calculate_train_batch_loss(batch).loss * 0.5);
     if (is_update_due()) update();
@@ -125,6 +125,24 @@ TEST(OverriddenLoopTest, ACustomRunIsCountedLikeTheDefaultOne) {
   EXPECT_TRUE(bit_equal(own.model->parameters(), plain.model->parameters()));
   EXPECT_TRUE(own.values("eval_loss_epoch").empty());
   EXPECT_TRUE(own.trainer.is_last_epoch());
+}
+
+TEST(OverriddenLoopTest, ACustomEvaluationRecordsItsOwnMetric) {
+  class CountsRows : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+
+   protected:
+    void run_eval_epoch(DataLoader& loader, std::string_view) override {
+      int64_t num_rows = 0;
+      for (const Batch& batch : loader.batches(1)) num_rows += batch.size();
+      run_history().update_metric(metric_name("rows"), static_cast<double>(num_rows));
+    }
+  };
+  ToyOf<CountsRows> own;
+  own.train({.num_epochs = 2, .eval_dataset = toy_data(6)});
+  EXPECT_EQ(own.values("eval_rows"), (std::vector<double>{6, 6}));
+  EXPECT_TRUE(own.values("eval_loss_epoch").empty());
 }
 
 TEST(OverriddenLoopTest, ARunThatLeavesItsEpochOpenLeavesNoStateForTheNextRun) {

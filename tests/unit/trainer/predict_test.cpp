@@ -4,8 +4,10 @@
 #include <torch/torch.h>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/data/stream.hpp"
 #include "support/expect_error.hpp"
+#include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 #include "support/tracing.hpp"
 
@@ -73,6 +75,30 @@ TEST(PredictTest, ADictContainsTensorsAndListsWithOneEntryPerSample) {
   ASSERT_EQ(boxes.size(), 7);
   EXPECT_EQ(boxes[5].toTensor().size(0), 2);
   EXPECT_EQ(boxes[6].toTensor().size(0), 0);
+}
+
+TEST(PredictTest, OutputsAreCopiedBecauseTheirMemoryMayBeReused) {
+  const at::Tensor input = torch::zeros({2, 4});  // the loader fills it again for each batch
+  const auto fill_again = [&input, i = 0]() mutable -> std::optional<Batch> {
+    if (i == 3) return std::nullopt;
+    input.fill_(++i);
+    return Batch(input);
+  };
+  const at::Tensor output = torch::zeros({2, 1}, test_device());
+  Predicting trainer([&](const Batch& batch, const at::Tensor&) {
+    output.copy_(batch.input().narrow(1, 0, 1));
+    return c10::ivalue::Tuple::create(
+        {output, batch.input(), c10::List<at::Tensor>({batch.input()[0], batch.input()[1]})});
+  });
+  const c10::IValue predictions =
+      trainer.predict({.dataloader = make_data_loader(fill_again, {}, {.batch_size = 2})});
+  const auto& elements = predictions.toTupleRef().elements();
+  const at::Tensor expected = torch::tensor({1.0F, 1.0F, 2.0F, 2.0F, 3.0F, 3.0F});
+  EXPECT_TRUE(torch::equal(elements[0].toTensor().flatten(), expected));
+  EXPECT_TRUE(torch::equal(elements[1].toTensor().select(1, 3), expected));
+  for (int64_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(elements[2].toListRef()[i].toTensor()[0].item<float>(), expected[i].item<float>());
+  }
 }
 
 TEST(PredictTest, ASinkReceivesEachBatchWithThePositionsOfItsSamples) {
@@ -205,6 +231,27 @@ TEST(PredictTest, AStopAtTheEndOfAPredictionStopsTheRunThatItIsPartOf) {
   const TrainResult result = toy.train({.num_epochs = 3});
   EXPECT_EQ(result.message, "enough");
   EXPECT_EQ(result.num_updates, 1);
+}
+
+// The request arrives in the last step of the evaluation, so that the epoch's end follows.
+TEST(PredictTest, AResumedRunRepeatsTheEndOfAnEpochWhosePredictionWasStopped) {
+  const TemporaryFolder folder;
+  const auto train = [&](bool is_stopped) {
+    LambdaCallbackFunctions functions;
+    functions.on_eval_step_end = [=](Trainer& trainer, const Batch&, const StepOutput&) {
+      if (is_stopped) trainer.request_stop();
+    };
+    functions.on_training_run_epoch_end = [](Trainer& trainer) {
+      trainer.predict({.dataset = toy_data(3)});
+      trainer.run_history().update_metric("predicted", 1.0);
+    };
+    Toy toy(
+        {make<LambdaCallback>(functions), make<SaveTrainingState>({.directory = folder.path()})});
+    toy.train({.num_epochs = 2, .eval_dataset = toy_data(4), .resume_from = folder / "latest"});
+    return toy.values("predicted").size();
+  };
+  EXPECT_EQ(train(/*is_stopped=*/true), 0U);
+  EXPECT_EQ(train(/*is_stopped=*/false), 2U);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "linkboy/linkboy.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "linkboy/data/stream.hpp"
+#include "linkboy/extend/limited_loader.hpp"
 #include "linkboy/fine_tuning/lr_finder.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
@@ -162,6 +163,24 @@ TEST(ReadyLoaderTest, AStreamThatEndsEarlyEndsAnEvaluationAndFailsATraining) {
   EXPECT_ERROR(toy.trainer.train({.train_dataloader = loader, .num_epochs = 1}),
                "the loader ended after 5 batches, but its size() is 50; size() must return the "
                "number of batches. For a stream, correct batches_per_epoch");
+}
+
+TEST(ReadyLoaderTest, ALoaderThatReturnsNoIteratorIsAnError) {
+  class NoIterator : public DataLoader {
+   public:
+    int64_t size() const override { return 2; }
+    int64_t batch_size() const override { return 4; }
+    std::unique_ptr<BatchIterator> iterate(int64_t, int64_t) override { return nullptr; }
+  };
+  Toy toy;
+  const auto loader = std::make_shared<NoIterator>();
+  const char* message =
+      "iterate() or peek() of the loader returned null; it must return an iterator";
+  EXPECT_ERROR(toy.trainer.train({.train_dataloader = loader, .num_epochs = 1}), message);
+  EXPECT_ERROR(toy.trainer.evaluate({.dataloader = loader}), message);
+  EXPECT_ERROR(toy.trainer.predict({.dataloader = loader}), message);
+  EXPECT_ERROR(toy.trainer.evaluate({.dataloader = std::make_shared<LimitedLoader>(loader, 1)}),
+               message);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/save_checkpoint.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
-#include "linkboy/schedulers/linear_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
@@ -176,7 +176,8 @@ TEST(RegisteredOptimizersTest, AFileThatDoesNotFitChangesNothing) {
   StateDict of_another_schedule = read_checkpoint(saved.file);
   Players with_line(linear({.start_factor = 1.0, .end_factor = 0.0}));
   with_line.trainer->train(updates_of_players(2));
-  EXPECT_ERROR(with_line.trainer->load_checkpoint(saved.file), "linkboy::StepScheduler");
+  EXPECT_ERROR(with_line.trainer->load_checkpoint(saved.file),
+               "linkboy::CurveOf<linkboy::StepSchedulerOptions>");
 }
 
 TEST(RegisteredOptimizersTest, ATrainingStateWithoutThemIsRefused) {

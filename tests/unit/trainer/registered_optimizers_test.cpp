@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "linkboy/fine_tuning/lr_finder.hpp"
-#include "linkboy/schedulers/linear_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"

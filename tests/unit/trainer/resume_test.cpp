@@ -4,9 +4,16 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <utility>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/callbacks/model_ema.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/rehearsal.hpp"
@@ -85,7 +92,83 @@ TEST(ResumeTest, ARunLimitedInMidEpochContinuesToALargerLimit) {
   const TrainResult result = second.trainer->train(second.options);
   EXPECT_EQ(num_updates_at_start, 6);
   EXPECT_EQ(result.num_updates, 12);
-  EXPECT_EQ(result.num_epochs, 4);  // with 4, 2, 4 and 2 updates
+  EXPECT_EQ(result.num_epochs, 3);  // the resumed run trains the rest of the second epoch
+}
+
+TEST(ResumeTest, AStateByHandAfterALimitInMidEpochContinuesBitIdentically) {
+  // At every place where the state can be saved after the limit, also after an evaluation outside
+  // of the run and after callbacks that put other weights into the model.
+  for (const std::string_view place :
+       {"epoch end", "run end", "after", "after evaluate", "after a stopped evaluate"}) {
+    for (const bool is_averaged : {false, true}) {
+      SCOPED_TRACE(c10::str(place, is_averaged ? ", averaged" : ""));
+      const TemporaryFolder folder;
+      const auto more = [&] {
+        CallbackList callbacks;
+        if (is_averaged) callbacks = {make<ModelEma>({.decay = 0.5, .apply_at_end = true})};
+        return callbacks;
+      };
+      const auto run = [&](Rehearsal& rehearsal, int64_t num_updates) {
+        rehearsal.options.max_num_updates = num_updates;
+        rehearsal.options.create_scheduler_fn = {};
+        return rehearsal.trainer->train(rehearsal.options);
+      };
+      Rehearsal whole(Rehearsal::kUpdates + 1, more());
+      run(whole, 12);
+      Rehearsal first(Rehearsal::kUpdates + 1, more());
+      const auto save = [&](Trainer& trainer) { trainer.save_training_state(folder / "six"); };
+      if (place == "epoch end") {
+        first.trainer->callback_handler().add(
+            make<LambdaCallback>({.on_training_run_epoch_end = [&](Trainer& trainer) {
+              if (trainer.num_updates() == 6) save(trainer);
+            }}));
+      } else if (place == "run end") {
+        first.trainer->callback_handler().add(make<LambdaCallback>({.on_training_run_end = save}));
+      }
+      run(first, 6);
+      if (place == "after evaluate") first.trainer->evaluate({.dataset = toy_data(6)});
+      if (place == "after a stopped evaluate") {
+        const auto stop = make<LambdaCallback>({.on_eval_step_start = [](Trainer& trainer) {
+          EXPECT_FALSE(trainer.can_save_training_state());
+          trainer.request_stop();
+        }});
+        first.trainer->evaluate({.dataset = toy_data(6), .callbacks = {stop}});
+      }
+      if (place.starts_with("after")) save(*first.trainer);
+      Rehearsal second(Rehearsal::kUpdates + 1, more());
+      second.options.resume_from = folder / "six";
+      EXPECT_EQ(run(second, 12).num_epochs, 3);
+      EXPECT_TRUE(bit_equal(second.model->parameters(), whole.model->parameters()));
+      EXPECT_EQ(second.trainer->run_history().get_metric_values("train_loss_epoch"),
+                whole.trainer->run_history().get_metric_values("train_loss_epoch"));
+    }
+  }
+}
+
+TEST(ResumeTest, AStateAfterALimitInMidEpochHasWhatWasLoadedAfterTheRun) {
+  const TemporaryFolder folder;
+  TrainOptions options{.train_dataset = toy_data(8),
+                       .per_device_batch_size = 1,
+                       .max_num_updates = 3,
+                       .create_scheduler_fn = linear()};
+  Toy toy;
+  torch::nn::BatchNorm1d more(2);
+  toy.trainer.register_module(more.ptr());
+  toy.trainer.train(options);
+  toy.trainer.save_checkpoint(folder / "first.pt");
+  const auto loaded = copies_of(toy.model->parameters());
+  more->running_mean.fill_(5.0);
+  toy.trainer.train(options);
+  toy.trainer.load_checkpoint(folder / "first.pt");
+  toy.trainer.save_training_state(folder / "state");
+  const StateDict state = read_checkpoint(folder / "state" / kTrainingStateFile);
+  EXPECT_EQ(state.get_dict("training_state").get_int("micro_step"), 3);
+  Toy other;
+  torch::nn::BatchNorm1d others(2);
+  other.trainer.register_module(others.ptr());
+  other.trainer.load_checkpoint(folder / "state" / kTrainingStateFile);
+  EXPECT_TRUE(bit_equal(other.model->parameters(), loaded));
+  EXPECT_EQ(others->running_mean[0].item<double>(), 0.0);
 }
 
 bool has_line(const QuietTrainer& trainer, const std::string& start) {
@@ -154,6 +237,28 @@ TEST(BackgroundJobTest, ALoadWaitsForThePreviousSave) {
   }
   EXPECT_TRUE(run.trainer->load_training_state(folder / "state"));
   EXPECT_TRUE(bit_equal(run.model->parameters(), saved));
+}
+
+TEST(ResumeTest, WeightedGradientsInFp16ContinueAtABatchOfAnotherSize) {
+  const TemporaryFolder folder;
+  const auto run = [](int64_t last_update, std::optional<std::filesystem::path> state) {
+    Rehearsal rehearsal(last_update, {}, Precision::fp16);
+    rehearsal.options.per_device_batch_size = 4;  // an epoch has batches of 4, 4, 4 and 2
+    rehearsal.options.gradient_accumulation_steps = 1;
+    rehearsal.options.weight_by_batch_size = true;
+    rehearsal.options.num_epochs = 6;
+    rehearsal.options.create_scheduler_fn = {};
+    rehearsal.options.resume_from = std::move(state);
+    rehearsal.trainer->train(rehearsal.options);
+    return rehearsal;
+  };
+  const Rehearsal whole = run(1000, std::nullopt);
+  for (int64_t update = 1; update < 8; ++update) {
+    const Rehearsal first = run(update, std::nullopt);
+    first.trainer->save_training_state(folder / "state");
+    const Rehearsal second = run(1000, folder / "state");
+    EXPECT_TRUE(bit_equal(second.model->parameters(), whole.model->parameters())) << update;
+  }
 }
 
 }  // namespace

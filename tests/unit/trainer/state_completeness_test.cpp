@@ -16,11 +16,11 @@ namespace {
 TEST(StateCompletenessTest, EveryCallbackHasAStateOrIsListedAsStateless) {
   // These use only the run's state, or act immediately.
   const std::set<std::string> without_state{
-      "terminate-on-nan",       "stop-on-signal",  "limit-batches",      "limit-eval-steps",
-      "fast-dev-run",           "overfit-batches", "precise-batch-norm", "convert-sync-batch-norm",
-      "move-modules-to-device", "wsd-checkpoint",  "save-predictions",   "log-metrics",
-      "print-progress",         "progress-bar",    "memory-monitor",     "model-summary",
-      "load-checkpoint",        "profiler",        "freeze-layers"};
+      "terminate-on-nan",       "stop-on-signal",     "limit-batches",
+      "fast-dev-run",           "precise-batch-norm", "convert-sync-batch-norm",
+      "move-modules-to-device", "save-predictions",   "log-metrics",
+      "print-progress",         "progress-bar",       "memory-monitor",
+      "model-summary",          "load-checkpoint",    "profiler"};
   for (const EveryCallback& callback : every_callback()) {
     const TemporaryFolder folder;
     Toy toy;

@@ -16,7 +16,7 @@
 
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/progress_bar.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "linkboy/trainer.hpp"
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"

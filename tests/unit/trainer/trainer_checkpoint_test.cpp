@@ -6,7 +6,7 @@
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/at_update.hpp"
 #include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
@@ -57,6 +57,12 @@ TEST(TrainerCheckpointTest, PartsCanBeOmitted) {
   EXPECT_TRUE(contents.contains("model_state_dict"));
   EXPECT_FALSE(contents.contains("optimizer_state_dict"));
   EXPECT_FALSE(contents.contains("scheduler_state_dict"));
+
+  toy.trainer.save_checkpoint(folder / "all.pt");
+  Toy fresh;
+  fresh.trainer.load_checkpoint(folder / "all.pt", {.optimizer = false});
+  EXPECT_TRUE(bit_equal(fresh.model->parameters(), toy.model->parameters()));
+  EXPECT_TRUE(fresh.optimizer->state().empty());
 }
 
 TEST(TrainerCheckpointTest, LoadsCommonPartsAndReportsTheOthers) {
@@ -78,6 +84,8 @@ TEST(TrainerCheckpointTest, LoadsCommonPartsAndReportsTheOthers) {
   without_optimizer.load_checkpoint(folder / "x.pt");
   EXPECT_NE(without_optimizer.lines.at(0).find("the optimizer's state, the scheduler's state"),
             std::string::npos);
+  const EvaluateOptions evaluation{.dataset = toy_data(6)};
+  EXPECT_EQ(without_scheduler.trainer.evaluate(evaluation), toy.trainer.evaluate(evaluation));
   without_optimizer.save_checkpoint(folder / "model.pt");
   Toy other;
   other.trainer.load_checkpoint(folder / "model.pt");

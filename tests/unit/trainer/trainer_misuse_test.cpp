@@ -5,7 +5,10 @@
 
 #include <functional>
 
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/extend/limited_loader.hpp"
+#include "linkboy/schedulers/lambda_scheduler.hpp"
+#include "linkboy/schedulers/one_cycle_scheduler.hpp"
 #include "support/at_update.hpp"
 #include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
@@ -89,6 +92,70 @@ TEST(TrainerMisuseTest, AnOptimizerOfAnotherModelIsRefused) {
   EXPECT_ERROR(cpu_trainer(model, {}, toy_sgd(toy_model()))
                    .train({.train_dataset = toy_data(8), .num_epochs = 1}),
                "none of the optimizer's 4 parameters belongs to the model, which has 4");
+}
+
+TEST(TrainerMisuseTest, AnErrorOfLibTorchInAStepDescribesTheBatch) {
+  const auto expect = [](const at::Tensor& inputs, const at::Tensor& targets, const char* what) {
+    const TensorDataset data(inputs, targets);
+    EXPECT_ERROR_AS(c10::Error, Toy().train({.train_dataset = data}), what);
+    EXPECT_ERROR_AS(c10::Error, Toy().trainer.evaluate({.dataset = data}), what);
+  };
+  const at::Tensor inputs = torch::arange(32.0).reshape({8, 4});
+  const at::Tensor labels = torch::arange(8) % 3;
+  expect(inputs.to(torch::kDouble), labels,
+         "\"input\" is Double [8, 4] with values from 0 to 31, \"target\" is Long [8] with values "
+         "from 0 to 2. The first of the model's parameters is Float. Compare");
+  expect(inputs, labels.to(torch::kInt), "\"target\" is Int [8] with values from 0 to 2");
+  if (c10::Device(test_device()).is_cpu()) {  // on CUDA, the error is known only later
+    expect(inputs, labels + 5, "\"target\" is Long [8] with values from 5 to 7");
+  }
+  EXPECT_ERROR_AS(c10::Error,
+                  Toy().trainer.predict({.dataset = TensorDataset(inputs.to(torch::kInt), labels)}),
+                  "\"input\" is Int [8, 4] with values from 0 to 31");
+}
+
+TEST(TrainerMisuseTest, AFrozenModelIsRefusedBeforeItsFirstStep) {
+  int num_steps = 0;
+  bool unfreezes = false;
+  Toy toy({make<LambdaCallback>({.on_train_epoch_start =
+                                     [&](Trainer& trainer) {
+                                       if (!unfreezes) return;
+                                       trainer.model().parameters().back().requires_grad_(true);
+                                     },
+                                 .on_train_step_start = [&](Trainer&) { ++num_steps; }})});
+  for (auto& parameter : toy.model->parameters()) parameter.requires_grad_(false);
+  EXPECT_ERROR(toy.train(), "nothing is trainable: all 4 parameters of the optimizer are frozen");
+  EXPECT_EQ(num_steps, 0);
+  unfreezes = true;
+  EXPECT_EQ(toy.train().num_updates, 1);
+}
+
+TEST(TrainerMisuseTest, LearningRatesOfZeroWithoutAScheduleAreReported) {
+  const auto num_warnings = [](double lr, const TrainOptions& options = {}, double other_lr = 0.1) {
+    Toy toy({}, lr);
+    const torch::nn::Linear other(4, 1);
+    toy.trainer.register_module(other.ptr());
+    toy.trainer.register_optimizer(
+        "other", std::make_shared<torch::optim::SGD>(other->parameters(), other_lr));
+    toy.train(options);
+    return std::count_if(toy.trainer.lines.begin(), toy.trainer.lines.end(), [](const auto& line) {
+      return line.starts_with("WARNING: all learning rates of the ");
+    });
+  };
+  EXPECT_EQ(num_warnings(0.0), 1);
+  EXPECT_EQ(num_warnings(0.0, {}, 0.0), 2);
+  EXPECT_EQ(num_warnings(0.1), 0);
+  EXPECT_EQ(num_warnings(0.0, {.create_scheduler_fn = one_cycle({.max_lr = 0.1})}), 0);
+  const auto from_zero =
+      lambda_schedule({.lr_lambda = {[](int64_t n) { return n > 0 ? 1.0 : 0.0; }}});
+  EXPECT_EQ(num_warnings(0.1, {.create_scheduler_fn = from_zero}), 0);
+  Toy partly({}, 0.0);
+  partly.optimizer->add_param_group(torch::optim::OptimizerParamGroup(
+      {torch::zeros({1}).requires_grad_()}, std::make_unique<torch::optim::SGDOptions>(0.2)));
+  partly.train();
+  for (const auto& line : partly.trainer.lines) {
+    EXPECT_EQ(line.find("learning rates"), std::string::npos) << line;
+  }
 }
 
 TEST(TrainerMisuseTest, ParametersThatNoCheckpointContainsAreReported) {

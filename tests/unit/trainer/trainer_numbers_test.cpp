@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "linkboy/trainer.hpp"
 #include "support/cpu_trainer.hpp"
 #include "support/toy.hpp"
@@ -169,6 +169,9 @@ TEST(TrainerNumbersTest, EvaluateReturnsItsMetricsWithAFreshHistory) {
   const auto loss =
       torch::nn::functional::cross_entropy(toy.model->forward(data.input()), data.target());
   EXPECT_NEAR(metrics.at("evaluation_loss"), loss.item<double>(), 1e-6);
+  EXPECT_EQ(toy.trainer.run_history().get_metric_names(),
+            std::vector<std::string>{"train_loss_epoch"})
+      << "the history of the training run is kept, without the values of the evaluation";
 }
 
 TEST(TrainerNumbersTest, PredictReturnsAllOutputsInOrderAndKeepsTheMode) {
@@ -204,6 +207,36 @@ TEST(TrainerNumbersTest, TheSeedOfTheUserDeterminesTheShuffle) {
   };
   EXPECT_EQ(losses_with_seed(1), losses_with_seed(1));
   EXPECT_NE(losses_with_seed(1), losses_with_seed(2));
+}
+
+TEST(TrainerNumbersTest, SeveralPassesOfAWeightedMicroStepCountItsSamplesOnce) {
+  class TwoPasses : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+
+   protected:
+    void train_step(const Batch& batch) override {
+      backward(forward(batch));
+      backward(forward(Batch(batch.input() * 0.5, batch.target())));
+      if (is_update_due()) update();
+    }
+  };
+  for (const int64_t steps : {1, 2, 4}) {
+    SCOPED_TRACE(steps);
+    const auto run = [&](bool is_weighted) {
+      ToyOf<TwoPasses> toy;
+      toy.train({.num_epochs = 2,
+                 .per_device_batch_size = 2,
+                 .gradient_accumulation_steps = steps,
+                 .weight_by_batch_size = is_weighted});
+      return copies_of(toy.model->parameters());
+    };
+    const auto expected = run(false);  // all batches have the same size
+    const auto actual = run(true);
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(torch::allclose(actual[i], expected[i], 1e-5, 1e-6));
+    }
+  }
 }
 
 }  // namespace

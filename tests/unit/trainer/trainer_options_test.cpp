@@ -8,7 +8,7 @@
 #include "linkboy/callbacks/save_best_model.hpp"
 #include "linkboy/metrics/accuracy.hpp"
 #include "linkboy/run/run_history.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "linkboy/tracking/csv_tracker.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
@@ -27,12 +27,48 @@ TEST(TrainerOptionsTest, ATrainerWithoutAListHasTheDefaultCallbacks) {
   EXPECT_TRUE(Toy().trainer.callback_handler().callbacks().empty()) << "the list is empty";
 }
 
+/// Also counts the recorded values.
+class CountingHistory : public RunHistory {
+ public:
+  std::vector<std::string> get_metric_names() const override { return kept_.get_metric_names(); }
+  std::vector<double> get_metric_values(std::string_view name) const override {
+    return kept_.get_metric_values(name);
+  }
+  double get_latest_metric(std::string_view name) const override {
+    return kept_.get_latest_metric(name);
+  }
+  void update_metric(std::string_view name, double value) override {
+    ++num_values;
+    kept_.update_metric(name, value);
+  }
+  void delete_metric(std::string_view name) override { kept_.delete_metric(name); }
+  void set_metric_name_prefix(std::string prefix) override {
+    kept_.set_metric_name_prefix(std::move(prefix));
+  }
+  const std::string& metric_name_prefix() const override { return kept_.metric_name_prefix(); }
+  int64_t current_epoch() const override { return kept_.current_epoch(); }
+  void set_epoch(int64_t epoch) override { kept_.set_epoch(epoch); }
+  void reset() override { kept_.reset(); }
+  StateDict state_dict() const override { return kept_.state_dict(); }
+  void load_state_dict(const StateDict& state) override { kept_.load_state_dict(state); }
+  void shorten_metric(std::string_view name, int64_t num) override {
+    kept_.shorten_metric(name, num);
+  }
+
+  int num_values = 0;
+
+ private:
+  InMemoryRunHistory kept_;
+};
+
 TEST(TrainerOptionsTest, UsesTheGivenRunHistory) {
   const auto model = toy_model();
-  const auto history = std::make_shared<InMemoryRunHistory>();
+  const auto history = std::make_shared<CountingHistory>();
   QuietTrainer trainer(model, CrossEntropyLoss(), toy_sgd(model),
                        {.callbacks = {}, .run_history = history});
   EXPECT_EQ(&trainer.run_history(), history.get());
+  trainer.train({.train_dataset = toy_data(4), .num_epochs = 2, .eval_dataset = toy_data(4)});
+  EXPECT_EQ(history->num_values, 4);
 }
 
 TEST(TrainerOptionsTest, UsesAGivenAcceleratorInsteadOfTheOptions) {
@@ -73,6 +109,25 @@ TEST(TrainerOptionsTest, TrainersThatShareAnAcceleratorDoNotTrainWithinEachOther
   EXPECT_ERROR(outer.train({.train_dataset = toy_data(4), .num_epochs = 1}),
                "while another Trainer is training with the same Accelerator");
   EXPECT_EQ(inner.train({.train_dataset = toy_data(4), .num_epochs = 1}).num_updates, 1);
+}
+
+TEST(TrainerOptionsTest, AnEvaluationWithinTheRunOfAnotherTrainerLeavesTheAcceleratorAsItIs) {
+  const auto accelerator = std::make_shared<Accelerator>(
+      AcceleratorOptions{.device = "cpu", .distributed = {.local_sgd_interval = 2}});
+  const auto model = toy_model();
+  QuietTrainer inner(model, CrossEntropyLoss(), toy_sgd(model),
+                     {.callbacks = {}, .shared_accelerator = accelerator});
+  inner.train({.train_dataset = toy_data(4), .num_epochs = 3});
+  const auto state = [&] { return c10::str(accelerator->state_dict().to_ivalue()); };
+  const auto evaluate_within = make<LambdaCallback>({.on_train_epoch_end = [&](Trainer&) {
+    const std::string before = state();
+    inner.evaluate({.dataset = toy_data(4)});
+    EXPECT_EQ(state(), before);
+  }});
+  Toy other;
+  QuietTrainer outer(other.model, CrossEntropyLoss(), other.optimizer,
+                     {.callbacks = {evaluate_within}, .shared_accelerator = accelerator});
+  outer.train({.train_dataset = toy_data(4), .num_epochs = 1});
 }
 
 TEST(TrainerOptionsTest, InvalidAcceleratorOptionsAreRefusedByTheConstructor) {

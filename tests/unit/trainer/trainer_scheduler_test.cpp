@@ -3,19 +3,27 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
+#include <functional>
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/callbacks/save_best_model.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/fine_tuning/batch_size_finder.hpp"
+#include "linkboy/fine_tuning/lr_finder.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "linkboy/schedulers/lambda_scheduler.hpp"
-#include "linkboy/schedulers/linear_scheduler.hpp"
 #include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
-#include "linkboy/schedulers/step_scheduler.hpp"
 #include "linkboy/schedulers/timm_scheduler.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
+#include "support/toy_optimizer.hpp"
 
 namespace linkboy::testing::trainer_scheduler_test {
 namespace {
@@ -91,7 +99,7 @@ TEST(TrainerSchedulerTest, TheValueAfterTheLastUpdateMayBeInvalid) {
                          .create_scheduler_fn = schedule};
     EXPECT_EQ(toy.trainer.train(options).num_epochs, 2);
     EXPECT_EQ(toy.trainer.run_history().get_metric_values("eval_loss_epoch").size(), 2U);
-    toy.trainer.scheduler()->restore_base_values();
+    restore_base_values(*toy.trainer.scheduler(), *toy.optimizer);
     EXPECT_EQ(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0], 0.4);
     options.num_epochs = 3;  // a later update would use the value
     EXPECT_THROW(toy.trainer.train(options), Error);
@@ -127,6 +135,185 @@ TEST(TrainerSchedulerTest, ALongerRunIsResumedOnlyIfThatIsAllowed) {
   EXPECT_TRUE(bit_equal(second.model->parameters(), before));
   options.allow_changed_schedule_length = true;
   EXPECT_EQ(second.trainer.train(options).num_updates, 4);
+}
+
+std::vector<double> rates_of(const torch::optim::Optimizer& optimizer) {
+  return get_param_group_field(optimizer, ParamGroupField::lr);
+}
+
+TEST(TrainerSchedulerTest, ALaterRunStartsFromTheBaseValuesWhateverCameBetween) {
+  const TrainOptions scheduled{.train_dataset = toy_data(8),
+                               .num_epochs = 4,
+                               .per_device_batch_size = 4,
+                               .create_scheduler_fn = cosine()};
+  TrainOptions plain = scheduled;
+  plain.num_epochs = 1;
+  plain.create_scheduler_fn = {};
+  const std::vector<std::pair<std::string, std::function<void(Toy&)>>> between{
+      {"nothing", [](Toy&) {}},
+      {"a run without a schedule", [&](Toy& toy) { toy.trainer.train(plain); }},
+      {"find_batch_size",
+       [&](Toy& toy) { find_batch_size(toy.trainer, scheduled, {.max_batch_size = 2}); }},
+      {"find_learning_rate",
+       [&](Toy& toy) { find_learning_rate(toy.trainer, scheduled, {.num_updates = 3}); }},
+      {"a failed run",
+       [&](Toy& toy) {
+         TrainOptions failing = plain;
+         failing.callbacks = {make<LambdaCallback>(
+             {.on_train_step_start = [](Trainer&) { throw Error("failed"); }})};
+         EXPECT_ERROR(toy.trainer.train(failing), "failed");
+       }},
+      {"a run whose schedule is refused",
+       [&](Toy& toy) {
+         TrainOptions refused = scheduled;
+         refused.create_scheduler_fn = step_decay({.step_size = 0});
+         EXPECT_ERROR(toy.trainer.train(refused), "step_size");
+       }},
+      {"evaluate", [](Toy& toy) { toy.trainer.evaluate({.dataset = toy_data(4)}); }}};
+  for (const auto& [name, call] : between) {
+    for (const auto& [name_2, call_2] : between) {
+      SCOPED_TRACE(name + ", then " + name_2);
+      Toy toy;
+      toy.optimizer->add_param_group(
+          torch::optim::OptimizerParamGroup({torch::zeros({1}, torch::requires_grad())},
+                                            std::make_unique<torch::optim::SGDOptions>(0.02)));
+      const auto registered = toy_sgd(toy.model, 0.3);
+      toy.trainer.register_optimizer("other", registered, step_decay({.step_size = 2}));
+      toy.trainer.train(scheduled);
+      const std::vector<double> at_end = rates_of(*toy.optimizer);
+      EXPECT_NE(at_end, (std::vector<double>{0.1, 0.02}));
+      call(toy);
+      call_2(toy);
+      EXPECT_EQ(rates_of(*toy.optimizer), at_end);
+      TrainOptions again = scheduled;
+      std::vector<double> first;
+      again.callbacks = {make<LambdaCallback>({.on_training_run_start = [&](Trainer& trainer) {
+        first = rates_of(*trainer.optimizer());
+        EXPECT_EQ(rates_of(*trainer.optimizer("other")), (std::vector<double>{0.3}));
+      }})};
+      toy.trainer.train(again);
+      EXPECT_EQ(first, (std::vector<double>{0.1, 0.02}));
+    }
+  }
+}
+
+TEST(TrainerSchedulerTest, ARateThatIsSetByHandIsTheNextBaseValue) {
+  Toy toy;
+  TrainOptions options{
+      .train_dataset = toy_data(8), .num_epochs = 2, .create_scheduler_fn = cosine()};
+  toy.trainer.train(options);
+  set_param_group_field(*toy.optimizer, ParamGroupField::lr, {0.07});
+  options.create_scheduler_fn = {};
+  toy.trainer.train(options);
+  options.create_scheduler_fn = cosine();
+  toy.trainer.train(options);
+  EXPECT_EQ(toy.trainer.scheduler()->base_values(), (std::vector<double>{0.07}));
+}
+
+TEST(TrainerSchedulerTest, ARateThatIsSetByHandToTheBaseValueIsKept) {
+  const TemporaryFolder folder;
+  TrainOptions options{
+      .train_dataset = toy_data(8), .num_epochs = 2, .create_scheduler_fn = cosine()};
+  TrainOptions plain = options;
+  plain.create_scheduler_fn = {};
+  Toy first;
+  first.trainer.train(options);
+  first.trainer.save_checkpoint(folder / "end.pt");
+  first.trainer.train(plain);
+  Toy second;
+  second.trainer.load_checkpoint(folder / "end.pt");
+  for (Toy* toy : {&first, &second}) {
+    // A checkpoint has no base value of a rate that no schedule has set.
+    set_param_group_field(*toy->optimizer, ParamGroupField::lr, {0.07});
+    toy->trainer.save_checkpoint(folder / "by_hand.pt");
+    Toy third;
+    third.trainer.load_checkpoint(folder / "by_hand.pt");
+    third.trainer.train(options);
+    EXPECT_EQ(third.trainer.scheduler()->base_values(), (std::vector<double>{0.07}));
+    set_param_group_field(*toy->optimizer, ParamGroupField::lr, {0.1});
+    toy->trainer.train(plain);
+    EXPECT_EQ(rates_of(*toy->optimizer), (std::vector<double>{0.1}));
+  }
+}
+
+TEST(TrainerSchedulerTest, BaseValuesOutliveACheckpointWithoutTheSchedule) {
+  const TemporaryFolder folder;
+  TrainOptions options{.train_dataset = toy_data(8),
+                       .num_epochs = 4,
+                       .eval_dataset = toy_data(4),
+                       .create_scheduler_fn = cosine()};
+  // The best epoch is not the last one, so that the schedule of the run has set another rate.
+  const auto score = make<LambdaCallback>({.on_train_epoch_end = [](Trainer& trainer) {
+    const auto epoch = static_cast<double>(trainer.run_history().current_epoch());
+    trainer.run_history().update_metric("score", std::abs(epoch - 2.0));
+  }});
+  Toy toy({score, make<SaveBestModel>(
+                      {.path = folder / "best.pt", .monitor = "score", .save_scheduler = false})});
+  toy.trainer.train(options);
+  const double best_rate = rates_of(*toy.optimizer)[0];
+  EXPECT_NE(best_rate, 0.1);
+  EXPECT_NE(best_rate, toy.trainer.scheduler()->last_values()[0].values[0]);
+  toy.trainer.train(options);
+  EXPECT_EQ(toy.trainer.scheduler()->base_values(), (std::vector<double>{0.1}));
+}
+
+TEST(TrainerSchedulerTest, BaseValuesArePartOfACheckpointAsInPython) {
+  const TemporaryFolder folder;
+  TrainOptions options{
+      .train_dataset = toy_data(8), .num_epochs = 2, .create_scheduler_fn = cosine()};
+  Toy first;
+  first.trainer.register_optimizer("other", toy_sgd(first.model, 0.3),
+                                   step_decay({.step_size = 1}));
+  first.trainer.train(options);
+  first.trainer.save_checkpoint(folder / "end.pt");
+  const StateDict group = StateDict::from_ivalue(read_checkpoint(folder / "end.pt")
+                                                     .get_dict("optimizer_state_dict")
+                                                     .at("param_groups")
+                                                     .toListRef()[0],
+                                                 "group");
+  EXPECT_EQ(group.get_double("initial_lr"), 0.1);
+  EXPECT_NE(group.get_double("lr"), 0.1);
+  // Also if the checkpoint goes through a Trainer that has not trained yet, or without a schedule.
+  for (const std::string_view between : {"load", "load, save, load", "load, train, save, load"}) {
+    SCOPED_TRACE(between);
+    Toy second;
+    second.trainer.register_optimizer("other", toy_sgd(second.model, 0.5),
+                                      step_decay({.step_size = 1}));
+    second.trainer.load_checkpoint(folder / "end.pt");
+    if (between != "load") {
+      if (between.find("train") != std::string_view::npos) {
+        second.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
+      }
+      second.trainer.save_checkpoint(folder / "between.pt");
+      second.trainer.load_checkpoint(folder / "between.pt");
+    }
+    second.trainer.train(options);
+    EXPECT_EQ(second.trainer.scheduler()->base_values(), (std::vector<double>{0.1}));
+    EXPECT_EQ(second.trainer.scheduler("other")->base_values(), (std::vector<double>{0.3}));
+  }
+}
+
+TEST(TrainerSchedulerTest, ATrainerWithAnOverrideOfCreateSchedulerRestoresBaseValuesToo) {
+  class Own : public QuietTrainer {
+   public:
+    using QuietTrainer::QuietTrainer;
+    bool is_scheduled = true;
+
+   protected:
+    std::unique_ptr<Scheduler> create_scheduler(const TrainOptions&) override {
+      if (!is_scheduled) return nullptr;
+      return step_decay({.step_size = 1, .gamma = 0.5})(*optimizer(), run_config());
+    }
+  };
+  ToyOf<Own> toy;
+  toy.train();
+  EXPECT_EQ(rates_of(*toy.optimizer), (std::vector<double>{0.05}));
+  toy.trainer.is_scheduled = false;
+  toy.train();
+  EXPECT_EQ(rates_of(*toy.optimizer), (std::vector<double>{0.05})) << "no schedule changes it";
+  toy.trainer.is_scheduled = true;
+  toy.train();
+  EXPECT_EQ(rates_of(*toy.optimizer), (std::vector<double>{0.05})) << "half of 0.1 again";
 }
 
 }  // namespace

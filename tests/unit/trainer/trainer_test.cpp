@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"

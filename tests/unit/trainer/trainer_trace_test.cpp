@@ -7,7 +7,7 @@
 
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/terminate_on_nan.hpp"
-#include "linkboy/schedulers/cosine_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/at_update.hpp"
 #include "support/toy.hpp"
 #include "support/tracing.hpp"
@@ -136,8 +136,9 @@ TEST(TrainerTraceTest, AStopRequestInAnEvaluationEndsItAfterTheBatch) {
              .num_epochs = 5,
              .eval_dataset = toy_data(4),
              .per_device_batch_size = 2});
-  EXPECT_EQ(run.trace.text(), kStart + kMicroStep + kUpdate + kTrainEpochEnd + kEvalStart +
-                                  kEvalStep + "*stop_training_error(stop_request) " + kRunEnd);
+  EXPECT_EQ(run.trace.text(),
+            kStart + kMicroStep + kUpdate + kTrainEpochEnd + kEvalStart + kEvalStep +
+                "*eval_epoch_interrupted *stop_training_error(stop_request) " + kRunEnd);
 }
 
 TEST(TrainerTraceTest, NaNLossEndsTheRunBeforeItsBackwardPass) {

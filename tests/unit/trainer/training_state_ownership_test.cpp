@@ -98,19 +98,32 @@ TEST_F(TrainingStatesTest, ARenamedStateIsKept) {
   EXPECT_EQ(states_in(states_).size(), 3U);
 }
 
-TEST_F(TrainingStatesTest, ARunRemovesOnlyFoldersWithNamesOfStates) {
+TEST_F(TrainingStatesTest, ANameThatIsNotOfAStateIsAnError) {
   const auto save = saving_in(states_);
   StateDict state = save->state_dict();
-  c10::impl::GenericList names(c10::AnyType::get());
-  for (const char* name : {"keep", "../elsewhere", "state-", "state-1/..", "state-00000001"}) {
+  const auto load = [&](const std::string& name) {
+    c10::impl::GenericList names(c10::AnyType::get());
+    names.push_back("state-00000001");
     names.push_back(name);
+    state.set("saved", names);
+    save->load_state_dict(state);
+  };
+  load("state-00000002");
+  for (const char* name : {"keep", "../elsewhere", "/", "", "..", "state-", "state-1/.."}) {
+    EXPECT_ERROR(load(name), "it must be state-NUMBER");
+    const StateDict kept = save->state_dict();
+    EXPECT_EQ(kept.get_list("saved").size(), 2U);
   }
-  state.set("saved", names);
-  save->load_state_dict(state);
-  const StateDict loaded = save->state_dict();
-  const auto kept = loaded.get_list("saved");
-  ASSERT_EQ(kept.size(), 1U);
-  EXPECT_EQ(kept.front().toStringRef(), "state-00000001");
+}
+
+TEST_F(TrainingStatesTest, AStateBehindASymbolicLinkIsKept) {
+  train(states_, 3);
+  EXPECT_EQ(states_in(states_), (Names{"state-00000002", "state-00000003"}));
+  const fs::path elsewhere = folder_ / "elsewhere";
+  fs::rename(states_ / "state-00000002", elsewhere);
+  fs::create_directory_symlink(elsewhere, states_ / "state-00000002");
+  train(states_, 5, states_ / "state-00000003");
+  EXPECT_TRUE(fs::exists(elsewhere / kTrainingStateFile));
 }
 
 TEST_F(TrainingStatesTest, EachOfTwoCallbacksRemovesOnlyItsOwnOldStates) {

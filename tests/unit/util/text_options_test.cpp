@@ -29,7 +29,7 @@ namespace linkboy {
 template <>
 inline testing::text_options_test::Speed from_text(const std::string& text) {
   using testing::text_options_test::Speed;
-  return text == "old name of fast" ? Speed::fast : enum_from_text<Speed>(text);
+  return text == "quick" ? Speed::fast : enum_from_text<Speed>(text);
 }
 
 }  // namespace linkboy
@@ -37,8 +37,8 @@ inline testing::text_options_test::Speed from_text(const std::string& text) {
 namespace linkboy::testing::text_options_test {
 namespace {
 
-TEST(TextOptionsTest, ATypeCanAcceptFormerKeys) {
-  EXPECT_EQ(from_text<Speed>("old name of fast"), Speed::fast);
+TEST(TextOptionsTest, ATypeCanAcceptFurtherTexts) {
+  EXPECT_EQ(from_text<Speed>("quick"), Speed::fast);
   EXPECT_EQ(from_text<Speed>("slow"), Speed::slow);
   EXPECT_EQ(to_text(Speed::fast), "fast");
   EXPECT_ERROR(from_text<Speed>("none"), "it must be one of slow, fast");
@@ -126,7 +126,7 @@ TEST(TextOptionsTest, EveryFactoryAcceptsTheDefaultsThatItLists) {
     if (name == "multi-step") settings.emplace_back("milestones", "3");
     EXPECT_TRUE(make_scheduler_fn(name, settings)) << name;
   }
-  EXPECT_EQ(callback_options("timer"), (TextSettings{{"minutes", "0"}}));
+  EXPECT_EQ(callback_options("time-limit"), (TextSettings{{"minutes", "0"}}));
   EXPECT_EQ(callback_options("memory-monitor"), TextSettings());
 }
 

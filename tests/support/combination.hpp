@@ -1,0 +1,324 @@
+// Random combinations of the options of a run, as text: "optimizer=adam cut=exception cut_at=5".
+
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <random>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace linkboy::testing {
+
+/// A setting of a run and its values. The first value is the default.
+struct Setting {
+  std::string name;
+  std::vector<std::string> values;
+};
+
+inline const std::vector<Setting>& all_settings() {
+  static const std::vector<Setting> all{
+      {"cut",
+       {"request_update", "request_evaluation", "request_epoch_end", "throw_update",
+        "throw_backward", "throw_evaluation", "exception", "fewer_epochs", "fewer_updates"}},
+      {"cut_at", {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11"}},
+      {"save", {"at_end", "every_update", "every_epoch", "asynchronous", "by_hand"}},
+      {"cut_again", {"no", "yes"}},
+      {"earlier_run", {"no", "yes", "continued", "fast_dev_run"}},
+      {"before", {"nothing", "evaluate", "predict", "find_batch_size", "find_learning_rate"}},
+      {"optimizer", {"momentum", "sgd", "adam", "adamw", "adagrad", "rmsprop", "lbfgs"}},
+      {"param_groups", {"1", "2"}},
+      {"model", {"linear", "batch_norm", "dropout", "conv"}},
+      {"data",
+       {"dataset", "epoch_stream", "epoch_stream_with_state", "one_stream", "one_stream_with_state",
+        "reused_memory"}},
+      {"order", {"shuffled", "in_order", "sampler", "batch_sampler"}},
+      {"drop_last", {"no", "yes"}},
+      {"even_batches", {"default", "no"}},
+      {"transform", {"no", "yes"}},
+      {"prefetch_factor", {"2", "1"}},
+      {"schedule", {"none",         "cosine",   "step",        "wsd",        "one_cycle",
+                    "plateau",      "restarts", "exponential", "warmup",     "inverse_sqrt",
+                    "multi_step",   "constant", "linear",      "polynomial", "tanh",
+                    "cyclic",       "by_epoch", "timm",        "timm_steps", "sequential",
+                    "chained",      "lambda",   "product",     "torch",      "sequential_plateau",
+                    "epoch_plateau"}},
+      {"precision", {"no", "bf16", "fp16"}},
+      {"scale", {"64", "1048576"}},
+      {"samples", {"14", "8", "15", "5"}},
+      {"batch_size", {"2", "3", "4"}},
+      {"accumulation", {"1", "2", "3"}},
+      {"clip_norm", {"no", "0.5", "inf"}},
+      {"clip_value", {"no", "0.05"}},
+      {"workers", {"0", "1", "2"}},
+      {"num_epochs", {"3", "1", "2"}},
+      {"max_num_updates", {"no", "5", "7"}},
+      {"evaluation", {"one_set", "none", "two_sets", "loader", "stream"}},
+      {"evaluate_every", {"1", "2"}},
+      {"evaluate_before", {"no", "yes"}},
+      {"evaluate_now", {"no", "epoch_start", "update_end", "epoch_end"}},
+      {"predict_in", {"no", "update_end", "epoch_end"}},
+      {"execution", {"eager", "graph"}},
+      {"channels_last", {"no", "yes"}},
+      {"activation_checkpoint", {"no", "yes"}},
+      {"weight_by_batch_size", {"no", "yes"}},
+      {"frozen", {"no", "first_layer", "until_epoch_2"}},
+      {"second_optimizer", {"no", "yes", "with_schedule"}},
+      {"loss_module", {"no", "yes"}},
+      {"skipped_window", {"no", "yes"}},
+      {"model_ema", {"no", "yes", "apply_at_end", "saved"}},
+      {"swa", {"no", "yes", "every_update", "swa_lr", "annealed"}},
+      {"precise_batch_norm", {"no", "yes"}},
+      {"step_evaluation", {"no", "1", "2"}},
+      {"early_stopping", {"no", "yes"}},
+      {"save_best", {"no", "yes", "top_2", "of_all_runs"}},
+      {"save_checkpoint", {"no", "every_epoch", "every_update", "keep_last"}},
+      {"save_predictions", {"no", "yes"}},
+      {"track", {"no", "every_update", "every_2_updates", "histograms"}},
+      {"gradient_norm", {"no", "yes"}},
+      {"learning_rates", {"no", "yes"}},
+      {"event_storage", {"no", "yes"}},
+      {"metrics", {"no", "yes", "in_training"}},
+      {"observers", {"no", "yes"}},
+      {"measurements", {"no", "yes"}},
+      {"limit_batches", {"no", "train", "evaluation", "intermediate", "repeat"}},
+      // These matter only with several ranks.
+      {"zero_stage", {"0", "1", "2"}},
+      {"local_sgd", {"0", "2"}},
+      {"compression", {"none", "bf16"}},
+      {"communication_hook", {"no", "yes"}},
+      {"bucket_cap_mb", {"25", "0.0001"}},
+      {"bucket_view", {"default", "no"}},
+      {"find_unused", {"no", "yes"}},
+      {"static_graph", {"no", "yes"}},
+      {"broadcast_buffers", {"yes", "no"}},
+      {"sync_batch_norm", {"no", "yes"}},
+  };
+  return all;
+}
+
+/// The values of all settings.
+class Combination {
+ public:
+  Combination() {
+    for (const Setting& setting : all_settings()) values_[setting.name] = setting.values.front();
+  }
+
+  /// Draws a combination that a run accepts. A fifth of the settings or so are not defaults.
+  static Combination draw(uint64_t seed) {
+    std::mt19937_64 engine(seed * 0x9e3779b97f4a7c15 + 1);
+    Combination drawn;
+    for (const Setting& setting : all_settings()) {
+      const auto value = engine() % setting.values.size();
+      const bool is_changed = setting.name.starts_with("cut") || engine() % 4 == 0;
+      if (is_changed) drawn.values_[setting.name] = setting.values[value];
+    }
+    drawn.make_valid();
+    return drawn;
+  }
+
+  /// Returns the combination that `text` describes.
+  static Combination parse(const std::string& text) {
+    Combination parsed;
+    std::istringstream words(text);
+    for (std::string word; words >> word;) {
+      const auto equals = word.find('=');
+      parsed.set(word.substr(0, equals), word.substr(std::min(equals, word.size() - 1) + 1));
+    }
+    return parsed;
+  }
+
+  /// Returns the settings that are not defaults.
+  std::string text() const {
+    std::string text;
+    for (const Setting& setting : all_settings()) {
+      if (has(setting.name)) text += setting.name + '=' + values_.at(setting.name) + ' ';
+    }
+    return text;
+  }
+
+  const std::string& operator[](const std::string& name) const { return values_.at(name); }
+  int64_t number(const std::string& name) const { return std::stoll(values_.at(name)); }
+  bool is(const std::string& name, const std::string& value) const {
+    const auto& values = of(name).values;
+    TORCH_CHECK(std::count(values.begin(), values.end(), value) > 0, name, " is never ", value);
+    return values_.at(name) == value;
+  }
+  /// Whether the value is not the default.
+  bool has(const std::string& name) const { return values_.at(name) != of(name).values.front(); }
+
+  void set(const std::string& name, const std::string& value) {
+    values_.at(name) = value;
+    is(name, value);
+  }
+  void reset(const std::string& name) { set(name, of(name).values.front()); }
+
+  /// Whether all conditions in `text` hold: "name=value", "name=value|value", or "name" for any
+  /// value that is not the default.
+  bool matches(const std::string& text) const {
+    std::istringstream words(text);
+    for (std::string word; words >> word;) {
+      const auto equals = word.find('=');
+      const std::string name = word.substr(0, equals);
+      if (equals == std::string::npos && !has(name)) return false;
+      if (equals == std::string::npos) continue;
+      std::istringstream values(word.substr(equals + 1));
+      bool is_one = false;
+      for (std::string value; std::getline(values, value, '|');) is_one |= is(name, value);
+      if (!is_one) return false;
+    }
+    return true;
+  }
+
+  /// Resets the first setting in `conditions` (see `matches`) if all of them hold.
+  void avoid(const std::string& conditions) {
+    if (!matches(conditions)) return;
+    reset(conditions.substr(0, conditions.find_first_of(" =")));
+    make_valid();
+  }
+
+  bool has_single_stream() const {
+    return is("data", "one_stream") || is("data", "one_stream_with_state");
+  }
+  bool is_extended() const { return is("cut", "fewer_epochs") || is("cut", "fewer_updates"); }
+
+  /// Returns the smallest combination that still fails: resets each setting that can be reset.
+  Combination shrunk(const std::function<bool(const Combination&)>& fails) const {
+    Combination smallest = *this;
+    for (bool has_shrunk = true; has_shrunk;) {
+      has_shrunk = false;
+      for (const Setting& setting : all_settings()) {
+        if (!smallest.has(setting.name)) continue;
+        Combination smaller = smallest;
+        smaller.reset(setting.name);
+        smaller.make_valid();
+        if (!fails(smaller)) continue;
+        smallest = smaller;
+        has_shrunk = true;
+      }
+    }
+    return smallest;
+  }
+
+ private:
+  static const Setting& of(const std::string& name) {
+    for (const Setting& setting : all_settings()) {
+      if (setting.name == name) return setting;
+    }
+    TORCH_CHECK(false, "there is no setting ", name);
+  }
+
+  /// Resets settings that a run rejects, or that make no sense, together with others.
+  void make_valid() {
+    const auto reset_all = [this](std::initializer_list<const char*> names) {
+      for (const char* name : names) reset(name);
+    };
+    if (is("optimizer", "lbfgs")) {
+      reset_all({"clip_norm", "clip_value", "weight_by_batch_size", "execution", "zero_stage",
+                 "second_optimizer", "local_sgd", "skipped_window", "param_groups"});
+      if (is("precision", "fp16")) reset("precision");
+    }
+    if (has("communication_hook")) {
+      reset_all({"zero_stage", "local_sgd", "compression", "weight_by_batch_size"});
+    }
+    if (has("local_sgd")) reset_all({"zero_stage", "compression", "weight_by_batch_size"});
+    // A static graph uses the same parameters in each update.
+    if (has("static_graph")) reset_all({"frozen", "skipped_window"});
+    if (is("zero_stage", "2")) {
+      reset("compression");
+      if (is("precision", "fp16")) reset("precision");
+    }
+    if (has("execution")) {
+      reset_all({"weight_by_batch_size", "second_optimizer", "activation_checkpoint", "frozen",
+                 "skipped_window"});
+      if (is("order", "batch_sampler")) reset("order");
+    }
+    if (has("second_optimizer")) reset("weight_by_batch_size");
+    if (!is("precision", "fp16")) reset("scale");
+    if (!is("model", "conv")) reset("channels_last");
+    if (!is("model", "batch_norm") && !is("model", "conv")) reset("precise_batch_norm");
+    // Batch norm does not accept a batch of one sample.
+    if (is("model", "batch_norm") && number("samples") % number("batch_size") == 1) {
+      reset("samples");
+    }
+    if (is("evaluation", "none")) {
+      reset_all({"evaluate_every", "evaluate_before", "evaluate_now", "step_evaluation",
+                 "early_stopping", "save_best", "save_predictions"});
+      if (values_["schedule"].ends_with("plateau")) reset("schedule");
+      if (is("limit_batches", "evaluation")) reset("limit_batches");
+    }
+    // After a run, the model has SaveBestModel's best weights, and so has a state saved by hand.
+    if (is("save", "by_hand")) reset("save_best");
+    if (!has("step_evaluation") && is("limit_batches", "intermediate")) reset("limit_batches");
+    // Only a callback with a state can repeat an interrupted evaluation.
+    if (values_["cut"].ends_with("evaluation") && !is("evaluate_now", "epoch_end")) {
+      reset("evaluate_now");
+    }
+    if (!is("data", "dataset")) {
+      reset("order");
+      if (is("data", "reused_memory")) reset_all({"drop_last", "transform"});
+      if (is("before", "find_batch_size")) reset("before");
+      if (is("data", "reused_memory")) reset("workers");
+    }
+    if (is("order", "batch_sampler")) reset("drop_last");
+    // Batch norm does not accept a batch of one sample.
+    if (matches("order=batch_sampler model=batch_norm batch_size=2")) reset("order");
+    if (!has("workers")) reset("prefetch_factor");
+    // A search or another run reads from a single stream, and a new stream begins elsewhere.
+    if (has_single_stream()) reset_all({"before", "earlier_run"});
+    if (is_extended()) {
+      // The last epoch of a shorter run has an evaluation that the longer run does not have there.
+      reset_all({"max_num_updates", "evaluate_every", "cut_again"});
+      if (matches("schedule=cosine|wsd|one_cycle|restarts|linear|tanh|timm")) reset("schedule");
+    }
+  }
+
+  std::map<std::string, std::string> values_;
+};
+
+/// Defects that are not mended yet, and the settings that show them (`Combination::matches`). The
+/// first setting is then not drawn, unless LINKBOY_KNOWN_DEFECTS is set. This list is to become
+/// empty.
+struct KnownDefect {
+  const char* name;
+  const char* settings;
+};
+inline constexpr KnownDefect kKnownDefects[] = {
+    {"a run that resumes after an epoch's first update lacks the histograms of its gradients",
+     "track=histograms"},
+    {"a run that resumes at its end repeats the records of its end in the files", "swa track"},
+    {"the state at the end of a run whose last epoch max_num_updates cuts has SaveBestModel's "
+     "files of the epoch before",
+     "save_best=top_2|of_all_runs max_num_updates=5|7"},
+    {"some ranks are stopped in the evaluation before training, which the resumed run repeats",
+     "evaluate_before cut=throw_evaluation"},
+    {"with three ranks, a static graph knows its order of sums only after its second update",
+     "static_graph"},
+    {"buffers that differ between ranks are not saved", "broadcast_buffers model=batch_norm|conv"},
+    {"a run that resumes after its end steps TimmSteps once more", "cut_again schedule=timm_steps"},
+};
+
+/// Draws a combination without the known defects.
+inline Combination draw_combination(uint64_t seed) {
+  Combination drawn = Combination::draw(seed);
+  if (std::getenv("LINKBOY_KNOWN_DEFECTS") != nullptr) return drawn;
+  for (const KnownDefect& defect : kKnownDefects) drawn.avoid(defect.settings);
+  return drawn;
+}
+
+/// Returns the first seed, and the seed after the last one, that LINKBOY_COMBINATIONS asks for.
+inline std::pair<int64_t, int64_t> seeds_of_combinations(int64_t from, int64_t to) {
+  if (const char* range = std::getenv("LINKBOY_COMBINATIONS")) {
+    std::istringstream(range) >> from >> to;
+  }
+  return {from, to};
+}
+
+}  // namespace linkboy::testing
