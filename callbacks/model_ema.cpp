@@ -126,10 +126,13 @@ void ModelEma::on_training_run_end(Trainer& trainer) {
 StateDict ModelEma::state_dict() const {
   StateDict state = AveragingCallback::state_dict();
   for (const auto& [key, value] : metric_.state_dict().entries()) state.set(key, value);
-  if (saved_) {
-    state.set("saved_name", saved_->filename().string());
-    state.set("saved_epoch", saved_epoch_);
-  }
+  return state;
+}
+
+StateDict ModelEma::file_state_dict() const {
+  if (!saved_) return {};
+  StateDict state{{"saved_name", saved_->filename().string()}, {"saved_epoch", saved_epoch_}};
+  if (metric_.best()) state.set("best", *metric_.best());
   return state;
 }
 

@@ -88,6 +88,12 @@ void SaveBestModel::on_training_run_epoch_end(Trainer& trainer) {
   const bool is_full = static_cast<int64_t>(saved_.size()) >= options_.save_top_k;
   if (is_full && !metric_.is_better(*value, saved_.back().value)) return;
   const int64_t epoch = trainer.run_history().current_epoch();
+  // A run that resumes at its end within an epoch evaluates the same weights again.
+  const auto is_this = [&](const Saved& known) {
+    return known.epoch == epoch && known.value == *value;
+  };
+  const bool may_be_known = is_resumed() && trainer.is_epoch_cut_short();
+  if (may_be_known && std::any_of(saved_.begin(), saved_.end(), is_this)) return;
   const Saved saved{*value, epoch, free_path(epoch)};
   const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
     trainer.save_checkpoint(
@@ -151,7 +157,9 @@ void SaveBestModel::on_training_run_end(Trainer& trainer) {
       best.path, {.optimizer = options_.save_optimizer, .scheduler = options_.save_scheduler});
 }
 
-StateDict SaveBestModel::state_dict() const {
+StateDict SaveBestModel::state_dict() const { return metric_.state_dict(); }
+
+StateDict SaveBestModel::file_state_dict() const {
   std::vector<double> values;
   c10::List<int64_t> epochs;
   c10::impl::GenericList names(c10::AnyType::get());
@@ -160,10 +168,8 @@ StateDict SaveBestModel::state_dict() const {
     epochs.push_back(saved.epoch);
     names.push_back(saved.path.filename().string());
   }
-  StateDict state = metric_.state_dict();
-  state.set("values", values);
-  state.set("epochs", epochs);
-  state.set("names", names);
+  StateDict state{{"values", values}, {"epochs", epochs}, {"names", names}};
+  if (!saved_.empty()) state.set("best", saved_.front().value);
   return state;
 }
 

@@ -64,6 +64,7 @@ class LINKBOY_API SaveBestModel : public Callback {
   void on_training_run_end(Trainer& trainer) override;
 
   StateDict state_dict() const override;
+  StateDict file_state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 
   /// An epoch whose checkpoint is kept.

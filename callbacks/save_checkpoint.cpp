@@ -151,7 +151,7 @@ void SaveCheckpoint::save(Trainer& trainer, const std::string& name) {
   }
 }
 
-StateDict SaveCheckpoint::state_dict() const {
+StateDict SaveCheckpoint::file_state_dict() const {
   c10::impl::GenericList names(c10::AnyType::get());
   for (const std::string& name : saved_) names.push_back(name);
   return {{"directory", whole_directory().string()}, {"saved", names}};

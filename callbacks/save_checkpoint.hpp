@@ -61,7 +61,7 @@ class LINKBOY_API SaveCheckpoint : public Callback {
   void on_train_update_end(Trainer& trainer) override;
   void on_training_run_epoch_end(Trainer& trainer) override;
 
-  StateDict state_dict() const override;
+  StateDict file_state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 
   /// Names of the kept files in the directory, oldest first.

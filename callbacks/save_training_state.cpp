@@ -354,7 +354,7 @@ std::filesystem::path SaveTrainingState::whole_directory() const {
   return whole.empty() ? options_.directory : whole;
 }
 
-StateDict SaveTrainingState::state_dict() const {
+StateDict SaveTrainingState::file_state_dict() const {
   if (saves_decays_only()) return {};
   c10::impl::GenericList names(c10::AnyType::get());
   for (const std::string& name : saved_) names.push_back(name);

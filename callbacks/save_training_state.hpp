@@ -136,7 +136,7 @@ class LINKBOY_API SaveTrainingState : public Callback {
   void on_exception(Trainer& trainer, std::exception_ptr exception) override;
   void on_run_exit(Trainer& trainer) override;
 
-  StateDict state_dict() const override;
+  StateDict file_state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 
   /// Number of saves that failed.

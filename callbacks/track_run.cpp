@@ -91,6 +91,7 @@ void TrackRun::on_training_run_start(Trainer& trainer) {
   run.first_epoch = trainer.run_history().current_epoch() - 1;
   run.is_resumed = goes_on;
   start(trainer, std::move(run));
+  is_in_epoch_ = trainer.micro_step() > 0;  // others may evaluate before this one's epoch starts
   if (is_in_mid_epoch) log_again(trainer);
 }
 
@@ -221,6 +222,7 @@ void TrackRun::on_train_update_end(Trainer& trainer) {
   log_pending(trainer, /*wait=*/false);
   // An update that was skipped because of its gradients does not count.
   const bool is_new = update(trainer) != std::exchange(last_update_, update(trainer));
+  if (is_new) forget_records_before(last_update_);
   if (is_new && last_update_ % options_.every_n_updates == 0) {
     pending_.push_back(make_record(trainer));
     log_pending(trainer, /*wait=*/false);
@@ -271,11 +273,8 @@ void TrackRun::log_text(Trainer& trainer, std::string_view name, std::string_vie
 void TrackRun::log(Trainer& trainer, const std::vector<TrackedScalar>& scalars,
                    const TrackedTime& time) {
   if (scalars.empty() || !is_on_) return;
-  if (!records_of_last_update_.empty() &&
-      records_of_last_update_.front().time.update != time.update) {
-    records_of_last_update_.clear();
-  }
-  for (const auto& scalar : scalars) records_of_last_update_.push_back({time, scalar});
+  forget_records_before(time.update);
+  for (const auto& [name, value] : scalars) records_of_last_update_.push_back({time, name, value});
   for_each_tracker(trainer, [&](Tracker& tracker) { tracker.log_scalars(scalars, time); });
 }
 
@@ -286,10 +285,20 @@ void TrackRun::log_again(Trainer& trainer) {
     std::vector<TrackedScalar> scalars;
     const TrackedTime time = first->time;
     for (; first != records.end() && first->time.seconds == time.seconds; ++first) {
-      scalars.push_back(first->scalar);
+      if (first->value.isDouble()) {
+        scalars.push_back({first->name, first->value.toDouble()});
+      } else if (is_on_ && time.update >= update(trainer)) {
+        log_histogram(trainer, first->name, first->value.toTensor(), time);
+        records_of_last_update_.push_back(*first);
+      }
     }
     if (time.update == update(trainer)) log(trainer, scalars, time);
   }
+}
+
+void TrackRun::forget_records_before(int64_t update) {
+  std::erase_if(records_of_last_update_,
+                [update](const Record& record) { return record.time.update < update; });
 }
 
 void TrackRun::flush(Trainer& trainer) {
@@ -360,6 +369,7 @@ void TrackRun::log_histograms(Trainer& trainer, bool of_gradients) {
       log_histogram(trainer, "weights/" + name, tensor, when);
     } else if (of_gradients && tensor.is_leaf() && tensor.grad().defined()) {
       log_histogram(trainer, "gradients/" + name, tensor.grad(), when);
+      records_of_last_update_.push_back({when, "gradients/" + name, tensor.grad().clone()});
     }
   }
 }
@@ -389,17 +399,19 @@ StateDict TrackRun::state_dict() const {
                [this](const Record& record) { return record.time.update >= last_update_; });
   for (const PendingRecord& pending : pending_) {
     if (pending.time.update != last_update_) continue;
-    for (const auto& scalar : pending.scalars()) records.push_back({pending.time, scalar});
+    for (const auto& [name, value] : pending.scalars()) {
+      records.push_back({pending.time, name, value});
+    }
   }
   c10::impl::GenericList list(c10::AnyType::get());
-  for (const auto& [time, scalar] : records) {
+  for (const auto& [time, name, value] : records) {
     list.push_back(StateDict{
         {"update", time.update},
         {"epoch", time.epoch},
         {"seconds", time.seconds},
-        {"name", scalar.name},
+        {"name", name},
         {"value",
-         scalar.value}}.to_ivalue());
+         value}}.to_ivalue());
   }
   StateDict state;
   state.set("num_logged", new_metrics_.state_dict());
@@ -440,6 +452,15 @@ void TrackRun::load_places(const StateDict& places) {
   }
 }
 
+namespace {
+
+c10::IValue value_of(const StateDict& record) {
+  if (record.at("value").isTensor()) return record.get_tensor("value");
+  return record.get_double("value");
+}
+
+}  // namespace
+
 void TrackRun::load_state_dict(const StateDict& state) {
   new_metrics_.load_state_dict(state.get_dict("num_logged"));
   records_of_last_update_.clear();
@@ -448,7 +469,8 @@ void TrackRun::load_state_dict(const StateDict& state) {
     records_of_last_update_.push_back({{.update = record.get_int("update"),
                                         .epoch = record.get_int("epoch"),
                                         .seconds = record.get_double("seconds")},
-                                       {record.get_string("name"), record.get_double("value")}});
+                                       record.get_string("name"),
+                                       value_of(record)});
   }
   updates_before_ = state.get_int("updates_before");
   window_.restore(state.get_double("window_loss"), state.get_int("window_samples"));

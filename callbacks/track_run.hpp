@@ -135,6 +135,7 @@ class LINKBOY_API TrackRun : public Callback {
   void for_each_tracker(Trainer& trainer, const std::function<void(Tracker&)>& work);
   void log(Trainer& trainer, const std::vector<TrackedScalar>& scalars, const TrackedTime& time);
   void log_again(Trainer& trainer);
+  void forget_records_before(int64_t update);
   void log_pending(Trainer& trainer, bool wait);
   void log_new_metrics(Trainer& trainer);
   void log_histogram(Trainer& trainer, const std::string& name, const at::Tensor& values,
@@ -176,7 +177,8 @@ class LINKBOY_API TrackRun : public Callback {
   // was saved.
   struct Record {
     TrackedTime time;
-    TrackedScalar scalar;
+    std::string name;
+    c10::IValue value;  // a number, or a tensor for a histogram
   };
   std::vector<Record> records_of_last_update_;
 };

@@ -171,8 +171,14 @@ class LINKBOY_API Callback {
   /// get rank 0's state. Called when a training state is saved, and at each epoch's last update if
   /// a callback `saves_training_states()`.
   virtual StateDict state_dict() const { return {}; }
-  /// Restores a state that `state_dict` of the same class returned. In a resumed run, called before
-  /// `on_training_run_start`.
+  /// Returns the part of the state that describes files which the callback replaces or removes,
+  /// such as the names of the checkpoints that it keeps; empty by default. It is saved together
+  /// with `state_dict`, and its entries replace those of the same name. Called only when a training
+  /// state is saved: if `max_num_updates` ends a run within an epoch, `state_dict` is from before
+  /// the run's end, because a longer run trains the rest of the epoch, but the files are not.
+  virtual StateDict file_state_dict() const { return {}; }
+  /// Restores the entries that `state_dict` and `file_state_dict` of the same class returned. In a
+  /// resumed run, called before `on_training_run_start`.
   virtual void load_state_dict(const StateDict&) {}
 
   /// Returns the part of the state that differs between processes, such as sums over a process's

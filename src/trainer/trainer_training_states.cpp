@@ -41,7 +41,10 @@ c10::IValue overlaid(const c10::IValue& values, const c10::IValue& others) {
   if (!others.isGenericDict()) return others;
   const auto result = values.toGenericDict().copy();
   for (const auto& entry : others.toGenericDict()) {
-    result.insert_or_assign(entry.key(), overlaid(result.at(entry.key()), entry.value()));
+    const auto present = result.find(entry.key());
+    result.insert_or_assign(entry.key(), present == result.end()
+                                             ? entry.value()
+                                             : overlaid(present->value(), entry.value()));
   }
   return result;
 }
@@ -156,9 +159,11 @@ void Trainer::save_training_state(const std::filesystem::path& directory,
   StateDict state = parts.common;
   const StateDict kept = parts.common.get_dict("callbacks");
   StateDict of_callbacks;
-  for (const std::string& name : impl_->callback_handler_.names()) {
+  for (const auto& callback : impl_->callback_handler_.callbacks()) {
+    const std::string name = callback->name();
     // A callback may have been added or removed since the parts were kept.
-    if (kept.contains(name)) of_callbacks.set(name, kept.at(name));
+    if (!kept.contains(name)) continue;
+    of_callbacks.set(name, overlaid(kept.at(name), callback->file_state_dict().to_ivalue()));
   }
   state.set("callbacks", of_callbacks);
   state.set(kRanks, impl_->gather_on_main_process(parts.of_rank));

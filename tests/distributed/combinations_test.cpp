@@ -50,6 +50,8 @@ TEST(CombinationsTest, ACutAndResumedRunEqualsTheWholeRunOnAllRanks) {
     if (combination.is("evaluate_now", "update_end")) combination.reset("evaluate_now");
     // Each rank reads its own share of these, so that the ranks train on different data.
     if (combination.is("data", "reused_memory")) combination.reset("data");
+    // The order of more than two summands is known only after the second update.
+    if (num_ranks() > 2) combination.reset("static_graph");
     checks.check(combination, name);
   };
   if (const char* text = std::getenv("LINKBOY_COMBINATION")) {

@@ -231,6 +231,8 @@ class Combination {
     if (has("local_sgd")) reset_all({"zero_stage", "compression", "weight_by_batch_size"});
     // A static graph uses the same parameters in each update.
     if (has("static_graph")) reset_all({"frozen", "skipped_window"});
+    // Buffers that differ between ranks are not saved.
+    if (is("model", "batch_norm") || is("model", "conv")) reset("broadcast_buffers");
     if (is("zero_stage", "2")) {
       reset("compression");
       if (is("precision", "fp16")) reset("precision");
@@ -291,17 +293,9 @@ struct KnownDefect {
   const char* settings;
 };
 inline constexpr KnownDefect kKnownDefects[] = {
-    {"a run that resumes after an epoch's first update lacks the histograms of its gradients",
-     "track=histograms"},
     {"a run that resumes at its end repeats the records of its end in the files", "swa track"},
-    {"the state at the end of a run whose last epoch max_num_updates cuts has SaveBestModel's "
-     "files of the epoch before",
-     "save_best=top_2|of_all_runs max_num_updates=5|7"},
     {"some ranks are stopped in the evaluation before training, which the resumed run repeats",
      "evaluate_before cut=throw_evaluation"},
-    {"with three ranks, a static graph knows its order of sums only after its second update",
-     "static_graph"},
-    {"buffers that differ between ranks are not saved", "broadcast_buffers model=batch_norm|conv"},
     {"a run that resumes after its end steps TimmSteps once more", "cut_again schedule=timm_steps"},
 };
 

@@ -12,6 +12,7 @@
 #include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
+#include "support/load_for_resume.hpp"
 #include "support/matchers.hpp"
 #include "support/rehearsal.hpp"
 #include "support/saved_states.hpp"
@@ -106,7 +107,7 @@ TEST(ModelEmaStateTest, ANameOutsideOfTheRunsFolderIsAnError) {
   const TemporaryFolder folder;
   EmaRehearsal first(1000, {.evaluate = false, .path = folder / "ema.pt"});
   first.trainer.train(first.options);
-  StateDict state = first.ema->state_dict();
+  StateDict state = saved_state_of(*first.ema);
   EXPECT_EQ(state.get_string("saved_name"), "ema.pt");
   for (const std::string& name :
        {(folder / "ema.pt").string(), std::string("../ema.pt"), std::string("..")}) {

@@ -91,7 +91,7 @@ TEST_F(SaveBestModelTest, AResumedRunKeepsTheBestValue) {
   first.on_training_run_start(toy.trainer);
   see_score(first, toy.trainer, 1.0);
   SaveBestModel second(watching_score());
-  load_for_resume(second, first.state_dict());
+  load_for_resume(second, saved_state_of(first));
   second.on_training_run_start(toy.trainer);
   see_score(second, toy.trainer, 2.0);
   EXPECT_EQ(read_checkpoint(folder_ / "best.pt").get_double("score"), 1.0);
@@ -121,7 +121,7 @@ TEST_F(SaveBestModelTest, AFileOfTheSameEpochWithAnotherValueIsNotMistakenForThe
   save_with(known, 1.0);
   save_with(other, 0.5);
   SaveBestModel resumed(watching_score());
-  load_for_resume(resumed, known.state_dict());
+  load_for_resume(resumed, saved_state_of(known));
   Toy toy;
   resumed.on_training_run_start(toy.trainer);
   EXPECT_TRUE(resumed.saved().empty());
@@ -208,7 +208,7 @@ TEST_F(SaveBestModelTwiceTest, ResetOnTrainFalseKeepsTheBestFilesOfAllRuns) {
   // A run that resumes finds both.
   SaveBestModel resumed(
       {.path = folder_ / "best.pt", .save_top_k = 2, .monitor = "score", .reset_on_train = false});
-  load_for_resume(resumed, save_->state_dict());
+  load_for_resume(resumed, saved_state_of(*save_));
   Toy toy;
   resumed.on_training_run_start(toy.trainer);
   ASSERT_EQ(resumed.saved().size(), 2U);
@@ -278,7 +278,7 @@ StateDict state_of_saved_best(const TemporaryFolder& folder) {
   auto save = make<SaveBestModel>({.path = folder / "old" / "best.pt"});
   Toy toy({save, saving_in(folder / "old" / "states")});
   toy.trainer.train(epochs_of_two_updates(1));
-  return save->state_dict();
+  return saved_state_of(*save);
 }
 
 TEST(SaveBestModelResumedTest, ANameOutsideOfTheRunsFolderIsAnError) {

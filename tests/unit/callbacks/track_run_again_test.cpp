@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/tracking/json_lines_tracker.hpp"
 #include "linkboy/tracking/tensorboard_tracker.hpp"
 #include "support/file_contents.hpp"
@@ -148,14 +149,14 @@ std::pair<std::vector<std::string>, std::vector<std::string>> lines_after_resume
   const TemporaryFolder folder;
   const auto tracked = [&] {
     return make<TrackRun>({std::make_shared<JsonLinesTracker>(folder / "run.jsonl")},
-                          {.every_n_updates = 1});
+                          {.every_n_updates = 1, .histograms_every_n_epochs = 1});
   };
   const auto lines = [&] {
     std::istringstream file(read_bytes(folder / "run.jsonl"));
     std::vector<std::string> found;
     for (std::string line; std::getline(file, line);) {
-      if (line.find("scalars") != std::string::npos && line.find(text) != std::string::npos)
-        found.push_back(line);
+      const bool is_measured = line.find("\"update\":") != std::string::npos;
+      if (is_measured && line.find(text) != std::string::npos) found.push_back(line);
     }
     return found;
   };
@@ -181,6 +182,29 @@ TEST(TrackRunAgainTest, ARunResumedInItsFirstUpdateKeepsTheEvaluationBeforeIt) {
   const auto [before, after] = lines_after_resume(1, "initial_eval_loss_epoch");
   EXPECT_EQ(before.size(), 1U);
   EXPECT_EQ(after, before);
+}
+
+TEST(TrackRunAgainTest, ARunResumedAfterAnEpochsFirstUpdateKeepsTheHistogramsOfItsGradients) {
+  const auto [before, after] = lines_after_resume(1, "\"gradients/");
+  EXPECT_EQ(before.size(), 4U);
+  EXPECT_EQ(std::vector(after.begin(), after.begin() + 4), before);
+}
+
+TEST(TrackRunAgainTest, AnEvaluationAtTheStartOfAResumedRunIsOfTheEpochInProgress) {
+  const TemporaryFolder folder;
+  Toy stopped({stop_at(5), make<SaveTrainingState>({.directory = folder.path()})});
+  stopped.trainer.train(short_run());
+  TrackedToy run({}, {make<LambdaCallback>({.on_train_epoch_start = [](Trainer& trainer) {
+                   if (trainer.num_updates() == 5) trainer.evaluate_now({.metric_prefix = "now_"});
+                 }})});
+  TrainOptions options = resumed_from(folder / "latest", short_run());
+  options.eval_dataset = toy_data(4);
+  run.toy.trainer.train(options);
+  const auto is_of_evaluation = [](const auto& point) { return point.name.starts_with("now_"); };
+  const auto& points = run.tracker->points;
+  const auto point = std::find_if(points.begin(), points.end(), is_of_evaluation);
+  ASSERT_NE(point, points.end());
+  EXPECT_EQ(point->epoch, 2);
 }
 
 TEST(TrackRunAgainTest, AResumedRunWithoutATrackingStateRecordsFromThere) {

@@ -100,7 +100,7 @@ TEST_F(TrainingStatesTest, ARenamedStateIsKept) {
 
 TEST_F(TrainingStatesTest, ANameThatIsNotOfAStateIsAnError) {
   const auto save = saving_in(states_);
-  StateDict state = save->state_dict();
+  StateDict state = save->file_state_dict();
   const auto load = [&](const std::string& name) {
     c10::impl::GenericList names(c10::AnyType::get());
     names.push_back("state-00000001");
@@ -111,7 +111,7 @@ TEST_F(TrainingStatesTest, ANameThatIsNotOfAStateIsAnError) {
   load("state-00000002");
   for (const char* name : {"keep", "../elsewhere", "/", "", "..", "state-", "state-1/.."}) {
     EXPECT_ERROR(load(name), "it must be state-NUMBER");
-    const StateDict kept = save->state_dict();
+    const StateDict kept = save->file_state_dict();
     EXPECT_EQ(kept.get_list("saved").size(), 2U);
   }
 }
