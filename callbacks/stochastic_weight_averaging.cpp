@@ -19,6 +19,14 @@ int64_t whole_number(const char* name, const RunExpression& value, const RunConf
   return number;
 }
 
+int64_t num_values(const RunHistory& history) {
+  int64_t count = 0;
+  for (const std::string& name : history.get_metric_names()) {
+    count += history.num_metric_values(name);
+  }
+  return count;
+}
+
 }  // namespace
 
 StochasticWeightAveraging::StochasticWeightAveraging(StochasticWeightAveragingOptions options)
@@ -118,10 +126,15 @@ void StochasticWeightAveraging::on_training_run_end(Trainer& trainer) {
   if (options_.update_batch_norm) update_batch_norm(trainer, options_.forward);
   // A run that resumes after its end has the metrics already.
   if (options_.evaluate && trainer.eval_dataloader() && num_evaluated_ != num_averaged()) {
+    const int64_t before = num_values(trainer.run_history());
     try {
       trainer.evaluate_now({.metric_prefix = "swa_model_"});
+    } catch (const StopTraining&) {  // NOLINT(bugprone-empty-catch): the run ends now anyway
+    }
+    // A stop after the last set leaves the metrics; an earlier one removes those of the others.
+    if (num_values(trainer.run_history()) > before) {
       num_evaluated_ = num_averaged();
-    } catch (const StopTraining&) {
+    } else {
       trainer.print("The evaluation of the averaged model was stopped");
     }
   }

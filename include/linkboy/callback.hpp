@@ -173,9 +173,10 @@ class LINKBOY_API Callback {
   virtual StateDict state_dict() const { return {}; }
   /// Returns the part of the state that describes files which the callback replaces or removes,
   /// such as the names of the checkpoints that it keeps; empty by default. It is saved together
-  /// with `state_dict`, and its entries replace those of the same name. Called only when a training
-  /// state is saved: if `max_num_updates` ends a run within an epoch, `state_dict` is from before
-  /// the run's end, because a longer run trains the rest of the epoch, but the files are not.
+  /// with `state_dict`, and its entries replace those of the same name. If `max_num_updates` ends a
+  /// run within an epoch, a training state contains the values that `state_dict` returned before
+  /// the run's end, because a longer run trains the rest of the epoch, but the present values of
+  /// this part.
   virtual StateDict file_state_dict() const { return {}; }
   /// Restores the entries that `state_dict` and `file_state_dict` of the same class returned. In a
   /// resumed run, called before `on_training_run_start`.

@@ -209,8 +209,9 @@ std::vector<int64_t> GradientReducer::sending_order() {
 
 void GradientReducer::set_sending_order(const std::vector<int64_t>& order) {
   loaded_order_.clear();
-  if (!reducer_ || options_.find_unused_parameters) return;
+  if (!reducer_) return;
   if (order.empty()) return make_reducer();  // no update has determined the order yet
+  if (options_.find_unused_parameters) return;
   std::vector<int64_t> sorted = order;
   std::sort(sorted.begin(), sorted.end());
   std::vector<int64_t> expected(trained_.size());

@@ -49,6 +49,10 @@ c10::IValue overlaid(const c10::IValue& values, const c10::IValue& others) {
   return result;
 }
 
+c10::IValue with_present_files(const c10::IValue& state, const Callback& callback) {
+  return overlaid(state, callback.file_state_dict().to_ivalue());
+}
+
 }  // namespace
 
 /// Returns the parts that a checkpoint does not contain.
@@ -79,7 +83,7 @@ Trainer::Implementation::RunParts Trainer::Implementation::run_parts() const {
   StateDict callbacks;
   StateDict own_callbacks;
   for (const auto& callback : callback_handler_.callbacks()) {
-    callbacks.set(callback->name(), callback->state_dict());
+    callbacks.set(callback->name(), with_present_files(callback->state_dict(), *callback));
     const StateDict part = callback->rank_state_dict();
     if (!part.empty()) own_callbacks.set(callback->name(), part);
   }
@@ -163,7 +167,7 @@ void Trainer::save_training_state(const std::filesystem::path& directory,
     const std::string name = callback->name();
     // A callback may have been added or removed since the parts were kept.
     if (!kept.contains(name)) continue;
-    of_callbacks.set(name, overlaid(kept.at(name), callback->file_state_dict().to_ivalue()));
+    of_callbacks.set(name, with_present_files(kept.at(name), *callback));
   }
   state.set("callbacks", of_callbacks);
   state.set(kRanks, impl_->gather_on_main_process(parts.of_rank));

@@ -59,7 +59,7 @@ TEST(CombinationsTest, ACutAndResumedRunEqualsTheWholeRunOnAllRanks) {
   }
   const auto [from, to] = seeds_of_combinations(0, 20);
   for (int64_t seed = from; seed < to; ++seed) {
-    try_one(draw_combination(static_cast<uint64_t>(seed)), c10::str("seed ", seed));
+    try_one(Combination::draw(static_cast<uint64_t>(seed)), c10::str("seed ", seed));
   }
 }
 

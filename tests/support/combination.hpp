@@ -177,13 +177,6 @@ class Combination {
     return true;
   }
 
-  /// Resets the first setting in `conditions` (see `matches`) if all of them hold.
-  void avoid(const std::string& conditions) {
-    if (!matches(conditions)) return;
-    reset(conditions.substr(0, conditions.find_first_of(" =")));
-    make_valid();
-  }
-
   bool has_single_stream() const {
     return is("data", "one_stream") || is("data", "one_stream_with_state");
   }
@@ -278,34 +271,15 @@ class Combination {
     if (is_extended()) {
       // The last epoch of a shorter run has an evaluation that the longer run does not have there.
       reset_all({"max_num_updates", "evaluate_every", "cut_again"});
+      // That evaluation may have found the best model.
+      if (is("cut", "fewer_updates")) reset("save_best");
+      if (matches("cut=fewer_updates model_ema=saved")) reset("model_ema");
       if (matches("schedule=cosine|wsd|one_cycle|restarts|linear|tanh|timm")) reset("schedule");
     }
   }
 
   std::map<std::string, std::string> values_;
 };
-
-/// Defects that are not mended yet, and the settings that show them (`Combination::matches`). The
-/// first setting is then not drawn, unless LINKBOY_KNOWN_DEFECTS is set. This list is to become
-/// empty.
-struct KnownDefect {
-  const char* name;
-  const char* settings;
-};
-inline constexpr KnownDefect kKnownDefects[] = {
-    {"a run that resumes at its end repeats the records of its end in the files", "swa track"},
-    {"some ranks are stopped in the evaluation before training, which the resumed run repeats",
-     "evaluate_before cut=throw_evaluation"},
-    {"a run that resumes after its end steps TimmSteps once more", "cut_again schedule=timm_steps"},
-};
-
-/// Draws a combination without the known defects.
-inline Combination draw_combination(uint64_t seed) {
-  Combination drawn = Combination::draw(seed);
-  if (std::getenv("LINKBOY_KNOWN_DEFECTS") != nullptr) return drawn;
-  for (const KnownDefect& defect : kKnownDefects) drawn.avoid(defect.settings);
-  return drawn;
-}
 
 /// Returns the first seed, and the seed after the last one, that LINKBOY_COMBINATIONS asks for.
 inline std::pair<int64_t, int64_t> seeds_of_combinations(int64_t from, int64_t to) {

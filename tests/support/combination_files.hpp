@@ -19,12 +19,16 @@ namespace linkboy::testing {
 /// each process adds. An interruption can change the order of the lines of an update.
 inline std::vector<std::string> tracked_lines(const std::filesystem::path& path) {
   std::vector<std::string> lines;
+  // A run that resumes at its end evaluates the average again.
+  const auto is_ignored = [](const std::string& name) {
+    return is_measurement(name) || name.find("swa_model_") != std::string::npos;
+  };
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
     if (path.extension() == ".csv") {
       const auto place = line.substr(line.find(',') + 1);  // after the time
       const auto end_of_name = place.rfind(',');
-      if (!is_measurement(place.substr(0, end_of_name))) lines.push_back(place);
+      if (!is_ignored(place.substr(0, end_of_name))) lines.push_back(place);
       continue;
     }
     auto record = nlohmann::json::parse(line);
@@ -34,7 +38,7 @@ inline std::vector<std::string> tracked_lines(const std::filesystem::path& path)
       if (!record.contains(values)) continue;
       auto& scalars = record[values];
       for (auto entry = scalars.begin(); entry != scalars.end();) {
-        entry = is_measurement(entry.key()) ? scalars.erase(entry) : std::next(entry);
+        entry = is_ignored(entry.key()) ? scalars.erase(entry) : std::next(entry);
       }
       if (scalars.empty() && record["type"] == "scalars") record.clear();
     }

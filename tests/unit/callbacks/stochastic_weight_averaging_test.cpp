@@ -104,10 +104,19 @@ TEST(StochasticWeightAveragingTest, ARunThatResumesAfterItsEndEvaluatesTheAverag
   Toy toy({swa({})});
   toy.trainer.train(three_updates_per_epoch(4));
   toy.trainer.save_training_state(folder / "ended");
-  Toy again({swa({})});
-  again.trainer.train(resumed_from(folder / "ended", three_updates_per_epoch(4)));
-  EXPECT_EQ(swa_losses(toy).size(), 1U);
-  EXPECT_EQ(swa_losses(again), swa_losses(toy));
+  // A stop of another callback comes after the average is evaluated.
+  Toy stopped({swa({}), make<LambdaCallback>({.on_eval_epoch_end = [](Trainer& trainer) {
+                 if (trainer.is_intermediate_evaluation()) throw StopTraining("late");
+               }})});
+  stopped.trainer.train(three_updates_per_epoch(4));
+  EXPECT_EQ(swa_losses(stopped), swa_losses(toy));
+  stopped.trainer.save_training_state(folder / "stopped");
+  for (const char* state : {"ended", "stopped"}) {
+    Toy again({swa({})});
+    again.trainer.train(resumed_from(folder / state, three_updates_per_epoch(4)));
+    EXPECT_EQ(swa_losses(toy).size(), 1U);
+    EXPECT_EQ(swa_losses(again), swa_losses(toy));
+  }
 }
 
 TEST(StochasticWeightAveragingTest, SetsAConstantLearningRateWithAndWithoutAScheduler) {

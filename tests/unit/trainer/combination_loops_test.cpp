@@ -315,7 +315,7 @@ TEST(CombinationLoopsTest, AnEngineAndAHandWrittenLoopEqualATrainer) {
   }
   const auto [from, to] = seeds_of_combinations(0, 40);
   for (int64_t seed = from; seed < to; ++seed) {
-    const Combination drawn = draw_combination(static_cast<uint64_t>(seed));
+    const Combination drawn = Combination::draw(static_cast<uint64_t>(seed));
     try_one(for_engine(drawn), c10::str("seed ", seed), &failure_of_engine);
     try_one(for_hand(drawn), c10::str("seed ", seed), &failure_of_hand);
   }

@@ -3,7 +3,6 @@
 //
 // LINKBOY_COMBINATIONS="FROM TO" tries these seeds; otherwise the test tries a few.
 // LINKBOY_COMBINATION="optimizer=adam cut=exception" tries one combination.
-// LINKBOY_KNOWN_DEFECTS=1 also tries the combinations in `kKnownDefects`.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +19,7 @@ TEST(CombinationsTest, ACutAndResumedRunEqualsTheWholeRun) {
   }
   const auto [from, to] = seeds_of_combinations(0, 40);
   for (int64_t seed = from; seed < to; ++seed) {
-    checks.check(draw_combination(static_cast<uint64_t>(seed)), c10::str("seed ", seed));
+    checks.check(Combination::draw(static_cast<uint64_t>(seed)), c10::str("seed ", seed));
   }
   EXPECT_GE(checks.resumed_from_a_state, (to - from) / 2);
   EXPECT_GE(checks.left_no_trace, (to - from) / 40);
