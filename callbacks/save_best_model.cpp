@@ -88,12 +88,11 @@ void SaveBestModel::on_training_run_epoch_end(Trainer& trainer) {
   const bool is_full = static_cast<int64_t>(saved_.size()) >= options_.save_top_k;
   if (is_full && !metric_.is_better(*value, saved_.back().value)) return;
   const int64_t epoch = trainer.run_history().current_epoch();
-  // A run that resumes at its end within an epoch evaluates the same weights again.
+  // A run that was interrupted at the end of an epoch repeats that end.
   const auto is_this = [&](const Saved& known) {
     return known.epoch == epoch && known.value == *value;
   };
-  const bool may_be_known = is_resumed() && trainer.is_epoch_cut_short();
-  if (may_be_known && std::any_of(saved_.begin(), saved_.end(), is_this)) return;
+  if (is_resumed() && std::any_of(saved_.begin(), saved_.end(), is_this)) return;
   const Saved saved{*value, epoch, free_path(epoch)};
   const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
     trainer.save_checkpoint(
