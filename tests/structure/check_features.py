@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks the tests that docs/features.md and docs/features_of_hooks.md name for each feature. Each row of their tables
-must name an existing test, as `Suite.Test`, or an existing file, as `docs/PAGE.md`, and nothing else. No test can show
-that a feature is missing: a row whose second cell begins with "not available" must name only pages, and the pages must
-contain the names in its first cell.
+"""Checks the tests that the pages in tests/features name for each feature. Each row of their tables must name an
+existing test, as `Suite.Test`, or an existing file, as `docs/PAGE.md`, and nothing else. No test can show that a
+feature is missing: a row whose second cell begins with "not available" must name only pages, and the pages must contain
+the names in its first cell.
 
     check_features.py ROOT         prints each violation; exits with 1 if there are any
     check_features.py --self-test  checks this script
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import unittest
 
-PAGES = ("docs/features.md", "docs/features_of_hooks.md")
+PAGES = ("tests/features/features.md", "tests/features/features_of_hooks.md")
 HEADER = "| Feature | linkboy | Shown by |"
 TEST = re.compile(r"\b(?:TYPED_)?TEST(?:_[FP])?\s*\(\s*(\w+)\s*,\s*(\w+)\s*\)")
 NAMED_TEST = re.compile(r"\w+\.[A-Z]\w*")
@@ -85,7 +85,7 @@ class CheckFeaturesTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             (root / "tests/unit").mkdir(parents=True)
-            (root / "docs").mkdir()
+            (root / "tests/features").mkdir()
             (root / "tests/unit/a_test.cpp").write_text(
                 "TEST(PlainTest, Works) {}\nTEST_F(FixtureTest, Works) {}\nTEST_P(EachTest,\n    Works) {}\n"
                 "TYPED_TEST(TypedTest, Works) {}\n")
@@ -95,7 +95,7 @@ class CheckFeaturesTest(unittest.TestCase):
             return list(offences(root, fewest_rows))
 
     def test_tests_of_every_kind_and_files_are_found(self):
-        names = "`PlainTest.Works`, `FixtureTest.Works`; `EachTest.Works` and `TypedTest.Works`, `docs/features.md`"
+        names = f"`PlainTest.Works`, `FixtureTest.Works`; `EachTest.Works` and `TypedTest.Works`, `{PAGES[0]}`"
         self.assertEqual(self.offences(f"| a \\| b | the same | {names} |"), [])
 
     def test_a_test_that_does_not_exist_is_named(self):
@@ -116,11 +116,11 @@ class CheckFeaturesTest(unittest.TestCase):
             self.assertEqual(len(self.offences(row)), 1, row)
 
     def test_a_missing_feature_names_a_page_that_contains_it_and_nothing_else(self):
-        self.assertEqual(self.offences("| `x` | not available | `docs/features.md` |"), [])
-        [found] = self.offences("| `x` | not available; use b | `docs/features.md`, `PlainTest.Works` |")
+        self.assertEqual(self.offences(f"| `x` | not available | `{PAGES[0]}` |"), [])
+        [found] = self.offences(f"| `x` | not available; use b | `{PAGES[0]}`, `PlainTest.Works` |")
         self.assertIn('names PlainTest.Works; a row that says "not available" must name a page', found)
-        [found] = self.offences("| `x` and `y` | not available | `docs/features_of_hooks.md` |")
-        self.assertIn("says that `y` is not available, but docs/features_of_hooks.md does not contain it", found)
+        [found] = self.offences(f"| `x` and `y` | not available | `{PAGES[1]}` |")
+        self.assertIn(f"says that `y` is not available, but {PAGES[1]} does not contain it", found)
 
     def test_a_missing_table_is_a_violation(self):
         [found] = self.offences("| a | b | `PlainTest.Works` |", fewest_rows=2)
