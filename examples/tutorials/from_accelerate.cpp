@@ -1,4 +1,4 @@
-// A training loop with an Accelerator. See the tutorial "From Lightning or accelerate".
+// A training loop with an Accelerator. See docs/coming_from/lightning_and_accelerate.md.
 
 #include <torch/torch.h>
 

@@ -1,4 +1,4 @@
-// A LightningModule as a subclass of Trainer. See the tutorial "From Lightning or accelerate".
+// A LightningModule as a subclass of Trainer. See docs/coming_from/lightning_and_accelerate.md.
 
 #include <torch/torch.h>
 

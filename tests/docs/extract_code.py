@@ -22,7 +22,8 @@ import sys
 from dataclasses import dataclass
 
 KINDS = ("function", "file", "program", "excerpt PATH")
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/adr/*.md", "docs/tutorials/*.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "docs/adr/*.md", "docs/coming_from/*.md",
+         "docs/tutorials/*.md")
 HEADERS = {"include/linkboy": "linkboy", "callbacks": "linkboy/callbacks",
            "metrics": "linkboy/metrics", "schedulers": "linkboy/schedulers"}
 FENCE = re.compile(r"^(\s*)(`{3,}|~{3,})\s*([^`]*?)\s*$")

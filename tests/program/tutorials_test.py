@@ -1,4 +1,4 @@
-"""Runs the ```console blocks of docs/tutorials/ like a reader, and compares their output.
+"""Runs the ```console blocks of the tutorials like a reader, and compares their output.
 
     python3 tutorials_test.py FOLDER_OF_THE_BUILT_EXAMPLES [unittest arguments]
 
@@ -18,7 +18,8 @@ import examples_test  # noqa: E402
 import programs  # noqa: E402
 import unittest_main  # noqa: E402
 
-PAGES = sorted((examples_test.REPOSITORY / "docs/tutorials").glob("*.md"))
+DOCS = examples_test.REPOSITORY / "docs"
+PAGES = [*sorted((DOCS / "tutorials").glob("*.md")), DOCS / "coming_from/lightning_and_accelerate.md"]
 
 
 def steps_of(text):
