@@ -29,7 +29,7 @@ struct Prediction;
 struct StepOutput;
 
 /// Base class of objects that observe or control a run. Override the events that you need;
-/// `docs/events.md` shows their order. Each event comes directly after the Trainer method of the
+/// `docs/the_loop.md` shows their order. Each event comes directly after the Trainer method of the
 /// same name.
 ///
 /// The thread that runs the Trainer calls the events. An exception ends the run: StopTraining ends

@@ -48,7 +48,7 @@ class RunSnapshot;
 ///     trainer.train({.train_dataset = train, .num_epochs = 8, .eval_dataset = test});
 ///
 /// You can override one method without knowing the others. Methods named `create_*`, `calculate_*`
-/// or `default_*` return a value. `docs/events.md` lists all calls in order. The Trainer shares
+/// or `default_*` return a value. `docs/the_loop.md` lists all calls in order. The Trainer shares
 /// ownership of the model, the optimizer and the callbacks with the caller.
 ///
 /// Use a Trainer from one thread; only `request_stop` and `stop_requested` may be called from any

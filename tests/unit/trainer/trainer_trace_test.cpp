@@ -1,4 +1,4 @@
-// Traces that check the order of a run in docs/events.md.
+// Traces that check the order of a run in docs/the_loop.md.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
