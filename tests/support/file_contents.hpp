@@ -23,13 +23,16 @@ inline std::string documentation_page(const std::string& name) {
   return read_bytes(std::filesystem::path(__FILE__).parent_path() / "../../docs" / name);
 }
 
-/// Returns the rows of an entry in `docs/options/PAGE`, which scripts/maintain/options writes.
-/// `name` is the entry's name in text.
-inline std::string option_rows(const std::string& page, const std::string& name) {
-  std::istringstream lines(documentation_page("options/" + page));
+/// Returns the rows of an entry in a section of `docs/options.md`, which scripts/maintain/options
+/// writes. `name` is the entry's name in text.
+inline std::string option_rows(const std::string& section, const std::string& name) {
+  std::istringstream lines(documentation_page("options.md"));
   std::string rows;
+  bool is_in_section = false;
   bool is_in_entry = false;
   for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("## ")) is_in_section = line == "## " + section;
+    if (!is_in_section) continue;
     if (!line.starts_with("| |")) {
       const std::string first = line.substr(0, line.find(" |", 1));
       is_in_entry = first == "| `" + name + "`" || first.ends_with(", `" + name + "`");

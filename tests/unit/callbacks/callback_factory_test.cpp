@@ -51,7 +51,7 @@ TEST(CallbackFactoryTest, DocumentationListsEveryCallbackAndItsOptions) {
   const std::string page = documentation_page("callbacks.md");
   for (const std::string& name : callback_names()) {
     EXPECT_NE(page.find("| `" + name + "` |"), std::string::npos) << name;
-    const std::string rows = option_rows("callbacks.md", name);
+    const std::string rows = option_rows("Callbacks", name);
     for (const auto& [key, value] : callback_options(name)) {
       EXPECT_NE(rows.find("`" + key + "` |"), std::string::npos) << name << ": " << key;
     }

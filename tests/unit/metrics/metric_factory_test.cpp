@@ -49,7 +49,7 @@ TEST(MetricFactoryTest, DocumentationListsEveryMetricAndItsOptions) {
   const std::string page = documentation_page("metrics.md");
   for (const std::string& name : metric_names()) {
     EXPECT_NE(page.find("| `" + name + "` |"), std::string::npos) << name;
-    const std::string rows = option_rows("metrics.md", name);
+    const std::string rows = option_rows("Metrics", name);
     for (const auto& [key, value] : metric_options(name)) {
       EXPECT_NE(rows.find("`" + key + "` |"), std::string::npos) << name << ": " << key;
     }

@@ -113,7 +113,7 @@ TEST_F(SchedulesTest, DocumentationListsEveryScheduleAndItsOptions) {
   const std::string page = documentation_page("schedules.md");
   for (const std::string& name : scheduler_names()) {
     EXPECT_NE(page.find("`" + name + "`"), std::string::npos) << name;
-    const std::string rows = option_rows("schedules.md", name);
+    const std::string rows = option_rows("Schedules", name);
     for (const auto& [key, value] : scheduler_options(name)) {
       if (key == "by_epoch") continue;  // common to all, above the table
       EXPECT_NE(rows.find("`" + key + "` |"), std::string::npos) << name << ": " << key;

@@ -25,7 +25,7 @@ TEST(TrackerFactoryTest, EveryNameMakesATrackerThatWritesToTheGivenPath) {
 
 TEST(TrackerFactoryTest, DocumentationListsEveryTrackerAndItsOptions) {
   for (const std::string& name : tracker_names()) {
-    const std::string rows = option_rows("trackers.md", name);
+    const std::string rows = option_rows("Trackers", name);
     for (const auto& [key, value] : tracker_options(name)) {
       EXPECT_NE(rows.find("`" + key + "` |"), std::string::npos) << name << ": " << key;
     }
