@@ -1,4 +1,4 @@
-"""Finds wordings that docs/style.md advises against, and torn or overlong comments. Fails if there are any.
+"""Finds wordings that CONTRIBUTING.md ("Wording") advises against, and torn or overlong comments. Fails if there are any.
 
     python3 check_language.py ROOT [PREFIX...] [--count]
 
@@ -21,7 +21,7 @@ WORDS = {
     "beside": r"\bbeside\b",
 }
 FOLDERS = "docs include src callbacks metrics schedulers tests examples benchmarks".split()
-ALLOWED = {"docs/style.md", "tests/structure/check_language.py"}  # they quote the patterns
+ALLOWED = {"tests/structure/check_language.py"}  # it quotes the patterns
 
 
 def comment_of(lines, number):
