@@ -1,3 +1,6 @@
+// The average of a model's weights, its exchange with the weights in the model, and the base class
+// of the callbacks that keep such an average.
+
 #include "linkboy/callbacks/averaged_weights.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,6 @@
+// Finds a checkpoint to which a training state refers, verifies that it is the one that was meant,
+// and copies it to where the resumed run keeps it.
+
 #include "linkboy/callbacks/bring_here.hpp"
 
 #include <vector>

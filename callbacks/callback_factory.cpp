@@ -1,3 +1,5 @@
+// The table of callbacks that command lines and config files can create by name.
+
 #include "linkboy/callbacks/callback_factory.hpp"
 
 #include <chrono>

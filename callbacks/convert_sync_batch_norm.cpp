@@ -1,3 +1,5 @@
+// Converts the batch-norm layers when a run starts, after those of the previous run were released.
+
 #include "linkboy/callbacks/convert_sync_batch_norm.hpp"
 
 #include "linkboy/trainer.hpp"

@@ -1,3 +1,5 @@
+// The callbacks of a Trainer whose options do not list any, and the shorter list for speed.
+
 #include "linkboy/callbacks/default_callbacks.hpp"
 
 #include "linkboy/callbacks/log_metrics.hpp"

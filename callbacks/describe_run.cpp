@@ -1,3 +1,5 @@
+// The description of a run for its trackers: configuration, optimizer, LibTorch, device and host.
+
 #include "linkboy/callbacks/describe_run.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>

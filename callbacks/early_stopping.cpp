@@ -1,3 +1,6 @@
+// Counts the evaluations without an improvement, and requests a stop if there are too many or if
+// training has diverged.
+
 #include "linkboy/callbacks/early_stopping.hpp"
 
 #include <fmt/format.h>

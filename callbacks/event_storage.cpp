@@ -1,3 +1,6 @@
+// Recent scalars of a run with the number of their update. The number is corrected later if it
+// turns out that fp16 has skipped an update.
+
 #include "linkboy/callbacks/event_storage.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,6 @@
+// Removes callbacks that write files from a run, limits its loaders, and ends it after one epoch. A
+// second callback does the work that must come after all others.
+
 #include "linkboy/callbacks/fast_dev_run.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,6 @@
+// Unfreezes layer groups at their epochs. Their param groups are added before that, because a
+// training state can only be loaded into an optimizer that has them.
+
 #include "linkboy/callbacks/freeze_layers.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Gradient norms of each update, summed on the device and read only at the end of the epoch.
+
 #include "linkboy/callbacks/gradient_norm.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,6 @@
+// The learning rate and other fields that an update used, read before the update because the
+// scheduler then sets those of the next one.
+
 #include "linkboy/callbacks/learning_rate_monitor.hpp"
 
 #include <utility>

@@ -1,3 +1,5 @@
+// Wraps the loaders of a run in loaders that end after a number of batches.
+
 #include "linkboy/callbacks/limit_batches.hpp"
 
 #include <limits>

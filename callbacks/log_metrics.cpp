@@ -1,3 +1,5 @@
+// Prints the values that the run history has received since the last print.
+
 #include "linkboy/callbacks/log_metrics.hpp"
 
 #include <fmt/format.h>

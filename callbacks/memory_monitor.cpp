@@ -1,3 +1,6 @@
+// Records the memory use of the process and of the device. The device's peak is then reset, so that
+// each epoch has a separate one.
+
 #include "linkboy/callbacks/memory_monitor.hpp"
 
 #include "linkboy/memory/memory_use.hpp"

@@ -1,3 +1,6 @@
+// Updates metrics with the batches of training and evaluation. During an evaluation within an
+// epoch, a stack keeps the data of that epoch.
+
 #include "linkboy/callbacks/metric_callback.hpp"
 
 #include <ATen/ATen.h>

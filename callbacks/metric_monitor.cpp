@@ -1,3 +1,5 @@
+// The newest and the best value of a metric, for callbacks that react to an improvement.
+
 #include "linkboy/callbacks/metric_monitor.hpp"
 
 #include <cmath>

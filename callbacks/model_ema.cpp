@@ -1,3 +1,5 @@
+// Updates the moving average, evaluates it in place of the weights, and saves the best one.
+
 #include "linkboy/callbacks/model_ema.hpp"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// The table of a model's modules: sizes from the names of the parameters, shapes and FLOPs from the
+// operations of a recorded forward pass.
+
 #include "linkboy/callbacks/model_summary.hpp"
 
 #include <ATen/core/grad_mode.h>

@@ -1,3 +1,5 @@
+// Moves the registered modules once more, because earlier callbacks may have registered others.
+
 #include "linkboy/callbacks/move_modules_to_device.hpp"
 
 #include "linkboy/trainer.hpp"

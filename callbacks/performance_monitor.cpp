@@ -1,3 +1,6 @@
+// Measures the spans of an update (data, forward, backward, optimizer), and subtracts the time of
+// evaluations within them.
+
 #include "linkboy/callbacks/performance_monitor.hpp"
 
 #include <ATen/DeviceAccelerator.h>

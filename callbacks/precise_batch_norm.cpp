@@ -1,3 +1,6 @@
+// Recomputes BatchNorm statistics as the mean over training batches, of which every process must
+// use the same number.
+
 #include "linkboy/callbacks/precise_batch_norm.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Prints a line when a run starts or ends, and when an epoch starts.
+
 #include "linkboy/callbacks/print_progress.hpp"
 
 #include <fmt/format.h>

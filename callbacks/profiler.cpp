@@ -1,3 +1,6 @@
+// The schedule of the profiled micro-steps, the sessions of LibTorch's profiler, and the traces and
+// tables that they produce.
+
 #include "linkboy/callbacks/profiler.hpp"
 
 #include <ATen/record_function.h>

@@ -1,3 +1,6 @@
+// Draws the progress of an epoch whenever a loss has arrived from the device. An evaluation within
+// an epoch has a separate bar.
+
 #include "linkboy/callbacks/progress_bar.hpp"
 
 #include <fmt/format.h>

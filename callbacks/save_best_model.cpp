@@ -1,3 +1,6 @@
+// Keeps the checkpoints of the best epochs, and loads the best one at the end. A worse checkpoint
+// is removed only after the new one is on disk.
+
 #include "linkboy/callbacks/save_best_model.hpp"
 
 #include <fmt/format.h>

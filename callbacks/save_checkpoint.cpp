@@ -1,3 +1,5 @@
+// Checkpoints named by epoch or update, the search for the newest, and the callback that loads one.
+
 #include "linkboy/callbacks/save_checkpoint.hpp"
 
 #include <c10/util/Type.h>

@@ -1,3 +1,6 @@
+// Collects outputs and targets on the CPU, gathers them from all processes in the order of the
+// data, and writes one file.
+
 #include "linkboy/callbacks/save_predictions.hpp"
 
 #include <ATen/ATen.h>

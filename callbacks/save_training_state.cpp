@@ -1,3 +1,5 @@
+// Decides when a training state is due, and removes older states only after it has been written.
+
 #include "linkboy/callbacks/save_training_state.hpp"
 
 #include <ATen/ATen.h>

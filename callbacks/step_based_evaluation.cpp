@@ -1,3 +1,5 @@
+// Evaluates every few updates. An evaluation that was cut short is repeated when the run resumes.
+
 #include "linkboy/callbacks/step_based_evaluation.hpp"
 
 #include <fmt/format.h>

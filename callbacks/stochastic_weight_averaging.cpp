@@ -1,3 +1,6 @@
+// The last phase of a run: anneals the learning rate, averages the weights, and finally puts the
+// mean into the model and recomputes its BatchNorm statistics.
+
 #include "linkboy/callbacks/stochastic_weight_averaging.hpp"
 
 #include <algorithm>

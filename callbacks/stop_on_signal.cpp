@@ -1,3 +1,6 @@
+// Signal handlers that request a stop. They use lock-free globals, because a handler has no
+// argument and must not lock.
+
 #include "linkboy/callbacks/stop_on_signal.hpp"
 
 #include <atomic>

@@ -1,3 +1,6 @@
+// Checks the sum of the losses, which stays NaN after the first NaN. With a device, it checks a sum
+// that has already arrived, so that the loop does not wait.
+
 #include "linkboy/callbacks/terminate_on_nan.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// The time that a run has used, including the part before it was resumed, compared with its limit.
+
 #include "linkboy/callbacks/time_limit.hpp"
 
 #include <fmt/format.h>

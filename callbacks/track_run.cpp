@@ -1,3 +1,6 @@
+// Passes the records of a run to its trackers: updates once their losses have arrived from the
+// device, then the metrics and histograms of epochs.
+
 #include "linkboy/callbacks/track_run.hpp"
 
 #include <c10/util/Type.h>

@@ -1,3 +1,5 @@
+// The area under the ROC curve by the trapezoidal rule, in which equal scores count half.
+
 #include "linkboy/metrics/auroc.hpp"
 
 #include <ATen/ATen.h>

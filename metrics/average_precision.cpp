@@ -1,3 +1,5 @@
+// The area under the precision-recall curve as a sum of rectangles, one for each threshold.
+
 #include "linkboy/metrics/average_precision.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,6 @@
+// Counts true positives, false positives and false negatives per class. Precision, recall, F-beta,
+// IoU and Dice are ratios of weighted sums of these counts.
+
 #include "linkboy/metrics/class_counts.hpp"
 
 #include <ATen/ATen.h>

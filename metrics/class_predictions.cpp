@@ -1,3 +1,6 @@
+// Converts outputs of all accepted forms (scores per class, scores of class 1, class indexes) to
+// predicted classes, and checks the labels.
+
 #include "linkboy/metrics/class_predictions.hpp"
 
 #include <ATen/ATen.h>

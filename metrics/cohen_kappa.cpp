@@ -1,3 +1,5 @@
+// Divides the weighted disagreement in the confusion matrix by the one expected by chance.
+
 #include "linkboy/metrics/cohen_kappa.hpp"
 
 #include <ATen/ATen.h>

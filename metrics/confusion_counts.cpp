@@ -1,3 +1,5 @@
+// Counts the pairs of label and prediction without a wait for the device.
+
 #include "linkboy/metrics/confusion_counts.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Divides the counts by the number of samples per label, per prediction or in total.
+
 #include "linkboy/metrics/confusion_matrix.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Expresses F-beta as weights of the counts in class_counts.cpp.
+
 #include "linkboy/metrics/f_beta.hpp"
 
 #include <cmath>

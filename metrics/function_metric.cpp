@@ -1,3 +1,5 @@
+// Averages the values that a custom function returns for each batch.
+
 #include "linkboy/metrics/function_metric.hpp"
 
 #include "linkboy/error.hpp"

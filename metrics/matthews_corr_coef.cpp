@@ -1,3 +1,5 @@
+// The correlation of labels and predictions, computed from the sums of the confusion matrix.
+
 #include "linkboy/metrics/matthews_corr_coef.hpp"
 
 #include <ATen/ATen.h>

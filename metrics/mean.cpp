@@ -1,3 +1,5 @@
+// Accumulates the weighted sum of the values and the sum of the weights in double precision.
+
 #include "linkboy/metrics/mean.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// The absolute difference, which MeanErrorMetric in regression_rows.cpp averages over the rows.
+
 #include "linkboy/metrics/mean_absolute_error.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,6 @@
+// The squared difference, which MeanErrorMetric in regression_rows.cpp averages, and optionally the
+// root of the mean.
+
 #include "linkboy/metrics/mean_squared_error.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,6 @@
+// The states of a metric: how they follow the batches to a device, are merged over the processes,
+// and are saved. Invalid values are counted there, so that no check waits for the device.
+
 #include "linkboy/metrics/metric.hpp"
 
 #include <ATen/ATen.h>

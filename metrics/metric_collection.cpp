@@ -1,3 +1,5 @@
+// Passes each batch to several metrics, and adds the name of a metric to its errors.
+
 #include "linkboy/metrics/metric_collection.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// The table of metrics that command lines and config files can create by name.
+
 #include "linkboy/metrics/metric_factory.hpp"
 
 #include "linkboy/metrics/accuracy.hpp"

@@ -1,3 +1,5 @@
+// Accumulates the negative log likelihood of the tokens and their number.
+
 #include "linkboy/metrics/perplexity.hpp"
 
 #include <ATen/ATen.h>

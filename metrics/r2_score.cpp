@@ -1,3 +1,6 @@
+// Merges counts, means and squared deviations of batches, because differences of sums of squares
+// lose digits if the targets are large and similar.
+
 #include "linkboy/metrics/r2_score.hpp"
 
 #include <ATen/ATen.h>

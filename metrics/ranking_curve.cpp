@@ -1,3 +1,5 @@
+// True and false positives for each threshold, from sorted scores or from counts per interval.
+
 #include "linkboy/metrics/ranking_curve.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// The data of AUROC and average precision: all scores or, with fixed thresholds, only counts.
+
 #include "linkboy/metrics/ranking_curve_metric.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Converts outputs and targets of a regression to rows in double precision, and averages an error.
+
 #include "linkboy/metrics/regression_rows.hpp"
 
 #include <ATen/ATen.h>

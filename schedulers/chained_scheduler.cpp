@@ -1,3 +1,5 @@
+// Multiplies the factors of several schedules: the ratios of their values to the base values.
+
 #include "linkboy/schedulers/chained_scheduler.hpp"
 
 #include "linkboy/run/run_config.hpp"

@@ -1,3 +1,6 @@
+// The base of schedules that consist of others: the fields, states and turns of the parts, and the
+// run configuration that a part receives.
+
 #include "linkboy/schedulers/composite_scheduler.hpp"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// The schedules that are one formula of the update, from step to inverse square root. They share a
+// file because each is only a function.
+
 #include "linkboy/schedulers/curves.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// A triangular wave between two learning rates. The momentum falls while the learning rate rises.
+
 #include "linkboy/schedulers/cyclic_scheduler.hpp"
 
 #include <cmath>

@@ -1,3 +1,6 @@
+// Multiplies base values by the factors of custom functions. The product of multiplicative factors
+// is kept, so that an update needs only one call.
+
 #include "linkboy/schedulers/lambda_scheduler.hpp"
 
 #include "linkboy/error.hpp"

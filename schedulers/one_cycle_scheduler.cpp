@@ -1,3 +1,5 @@
+// A rise and a fall between three levels (start, peak and end), each along a half cosine or a line.
+
 #include "linkboy/schedulers/one_cycle_scheduler.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Resolves and checks the options of schedules, so that all of them have the same errors.
+
 #include "linkboy/schedulers/option_reader.hpp"
 
 #include <cmath>

@@ -1,3 +1,6 @@
+// Reduces the values after epochs without an improvement of the metric. The values are saved,
+// because they depend on the metrics of the run.
+
 #include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
 
 #include <algorithm>

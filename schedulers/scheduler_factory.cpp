@@ -1,3 +1,5 @@
+// The table of schedules that command lines and config files can create by name.
+
 #include "linkboy/schedulers/scheduler_factory.hpp"
 
 #include "linkboy/schedulers/curves.hpp"

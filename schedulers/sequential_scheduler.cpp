@@ -1,3 +1,5 @@
+// Finds the part whose turn it is, and passes it the number of updates since that part began.
+
 #include "linkboy/schedulers/sequential_scheduler.hpp"
 
 #include <algorithm>

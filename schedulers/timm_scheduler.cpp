@@ -1,3 +1,5 @@
+// Converts updates to the unit of time of a schedule in timm's style, which may be the epoch.
+
 #include "linkboy/schedulers/timm_scheduler.hpp"
 
 #include "linkboy/error.hpp"

@@ -1,3 +1,5 @@
+// Lets a custom schedule set the optimizer's learning rates, and reads and checks them afterwards.
+
 #include "linkboy/schedulers/timm_steps_scheduler.hpp"
 
 #include <cstddef>

@@ -1,3 +1,5 @@
+// Runs a LibTorch scheduler on a stand-in optimizer, because only its steps show its values.
+
 #include "linkboy/schedulers/torch_scheduler.hpp"
 
 #include <ATen/ops/zeros.h>

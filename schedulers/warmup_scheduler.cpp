@@ -1,3 +1,5 @@
+// Rises to the value of another schedule, which begins together with the warm-up or after it.
+
 #include "linkboy/schedulers/warmup_scheduler.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Divides the updates into periods with a constant value and a decay, each for one checkpoint.
+
 #include "linkboy/schedulers/wsd_scheduler.hpp"
 
 #include <algorithm>
