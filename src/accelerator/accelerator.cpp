@@ -1,3 +1,6 @@
+// How an Accelerator chooses its device and connects to the other processes. The files
+// accelerator_*.cpp contain the rest of Accelerator.
+
 #include "linkboy/accelerator.hpp"
 
 #include <ATen/Context.h>

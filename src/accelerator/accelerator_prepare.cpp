@@ -1,3 +1,5 @@
+// Moves models and loaders to the device, and collects the tensors that all ranks must share.
+
 #include <algorithm>
 #include <string>
 #include <unordered_set>

@@ -1,3 +1,5 @@
+// Accelerator's collectives and its output, which is that of one process by default.
+
 #include <ATen/ATen.h>
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Accelerator's own state, and the state of an optimizer whose parts may be on several ranks.
+
 #include <algorithm>
 #include <utility>
 

@@ -1,3 +1,6 @@
+// Makes the updates of a hand-written loop. The batches that the loop takes from its loader show
+// when an epoch and its last accumulation window end.
+
 #include "linkboy/engine.hpp"
 
 #include <torch/nn/module.h>

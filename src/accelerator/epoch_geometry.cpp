@@ -1,3 +1,5 @@
+// Converts a position in an epoch if a run resumes with other batch sizes or numbers of ranks.
+
 #include "accelerator/epoch_geometry.hpp"
 
 #include <algorithm>

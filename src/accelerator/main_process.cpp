@@ -1,3 +1,5 @@
+// Runs work that may fail on the main process only, and tells the other processes its error.
+
 #include "linkboy/accelerator/main_process.hpp"
 
 #include <exception>

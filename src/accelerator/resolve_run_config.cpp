@@ -1,3 +1,5 @@
+// Computes the lengths of a run. Trainer and Engine also share its option checks and its clipping.
+
 #include "accelerator/resolve_run_config.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Divides a loader between the ranks, which then shuffle with the same seed.
+
 #include "accelerator/share_between_ranks.hpp"
 
 #include <c10/util/Type.h>

@@ -1,3 +1,5 @@
+// Writes a file under another name, past the page cache, and renames it once its bytes are on disk.
+
 #include "atomic_file.hpp"
 
 #include <fcntl.h>

@@ -1,3 +1,5 @@
+// Copies a training state to separate memory, and writes it in a thread while training continues.
+
 #include "checkpoint/background_job.hpp"
 
 #include <ATen/ATen.h>

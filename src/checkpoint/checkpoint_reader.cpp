@@ -1,3 +1,6 @@
+// Recognises the format of a checkpoint (safetensors, zip, or older than PyTorch 1.6), rejects
+// files that can contain code, and adds the path to all errors.
+
 #include <algorithm>
 #include <filesystem>
 #include <memory>

@@ -1,3 +1,5 @@
+// Writes files in the format of torch.save: a pickle, and the bytes of each storage once.
+
 #include <torch/types.h>
 
 #include <string>

@@ -1,3 +1,5 @@
+// Reads ranges of a file or maps it, after a check that they are within the file.
+
 #include "checkpoint/file_bytes.hpp"
 
 #include <ATen/Context.h>

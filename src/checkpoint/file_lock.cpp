@@ -1,3 +1,5 @@
+// Locks files and folders, so that two runs do not write to the same place.
+
 #include "checkpoint/file_lock.hpp"
 
 #include <sys/file.h>

@@ -1,3 +1,5 @@
+// Reads files of PyTorch before 1.6: five pickles, followed by the bytes of the storages.
+
 #include "checkpoint/legacy_archive.hpp"
 
 #include <ATen/core/List.h>

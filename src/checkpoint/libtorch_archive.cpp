@@ -1,3 +1,5 @@
+// Saves optimizers for which there is no Python layout, as the bytes of LibTorch's own archive.
+
 #include "libtorch_archive.hpp"
 
 #include <ATen/core/List.h>

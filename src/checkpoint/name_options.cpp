@@ -1,3 +1,6 @@
+// Converts the names in a checkpoint, which may have the prefixes of wrappers such as DDP, and
+// finds a part of a checkpoint by its path.
+
 #include "linkboy/checkpoint/name_options.hpp"
 
 #include <algorithm>

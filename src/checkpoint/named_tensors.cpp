@@ -1,3 +1,5 @@
+// Lists a module's tensors in Python's order, and copies tensors by name after checks of them all.
+
 #include "named_tensors.hpp"
 
 #include <ATen/core/Tensor.h>

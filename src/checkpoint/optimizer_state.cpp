@@ -1,3 +1,5 @@
+// Saves and restores optimizers in Python's layouts, which optimizer_layouts.hpp lists by class.
+
 #include "optimizer_state.hpp"
 
 #include <ATen/core/Dict.h>

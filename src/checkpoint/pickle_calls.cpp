@@ -1,3 +1,5 @@
+// Computes what the few Python functions that a pickle may call would return, mostly tensors.
+
 #include "pickle_calls.hpp"
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,5 @@
+// The complete list of Python names that a pickle may use, and the numbers and lines in its bytes.
+
 #include "pickle_format.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Converts finished nodes to values, within limits that a pickle cannot exceed by repetition.
+
 #include "pickle_node.hpp"
 
 #include <ATen/core/List.h>

@@ -1,3 +1,5 @@
+// Pickles values as torch.save does, because LibTorch's pickler does not write every dtype.
+
 #include "checkpoint/pickler.hpp"
 
 #include <ATen/core/List.h>

@@ -1,3 +1,5 @@
+// Makes a tensor from a storage, after a check that all of its elements lie within the storage.
+
 #include "rebuild_tensor.hpp"
 
 #include <torch/types.h>

@@ -1,3 +1,5 @@
+// Saves and restores LibTorch's generators, and seeds those of ranks without a saved state.
+
 #include "checkpoint/rng_state.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Reads and writes the tensors of .safetensors files. safetensors_header.cpp contains their header.
+
 #include "linkboy/checkpoint/safetensors.hpp"
 
 #include <ATen/ops/empty.h>

@@ -1,3 +1,6 @@
+// Parses and formats the JSON header of .safetensors files. It is parsed value by value, so that a
+// header from an untrusted source does not cost additional memory.
+
 #include "safetensors_header.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// An ordered map from names to values. An index by name is built only if it has many entries.
+
 #include "linkboy/checkpoint/state_dict.hpp"
 
 #include <ATen/core/List.h>

@@ -1,3 +1,5 @@
+// Divides a large copy between several threads.
+
 #include "checkpoint/stream_copy.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Finds, numbers and locks the folders in which SaveTrainingState saves.
+
 #include "linkboy/checkpoint/training_state_folders.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Executes the instructions of a pickle, with checks that make untrusted files safe to read.
+
 #include "unpickler.hpp"
 
 #include <deque>

@@ -1,3 +1,5 @@
+// Maps the leaves of nested lists, tuples and dicts, and names a value's place in them for errors.
+
 #include "checkpoint/value_tree.hpp"
 
 #include <ATen/core/List.h>

@@ -1,3 +1,5 @@
+// The part of the zip format that torch.save uses: uncompressed records at aligned offsets.
+
 #include "checkpoint/zip_archive.hpp"
 
 #include <libdeflate.h>

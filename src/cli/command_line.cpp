@@ -1,3 +1,5 @@
+// Parses arguments and config files, prints the help, and converts exceptions to exit statuses.
+
 #include "linkboy/cli/command_line.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Adds a log file to the output of each process, to which each message is appended with one write.
+
 #include "linkboy/cli/logger.hpp"
 
 #include <c10/util/StringUtil.h>

@@ -1,3 +1,5 @@
+// Adds options to a command line, including those that select an object by name and set its keys.
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>

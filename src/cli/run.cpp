@@ -1,3 +1,6 @@
+// The program of `cli::run`: creates callbacks, trackers and Trainer from the configuration, checks
+// them before the first update, trains, tests and saves.
+
 #include "linkboy/cli/run.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// The options of `cli::run`, with the help texts that are not in the options structs.
+
 #include "cli/run_options.hpp"
 
 #include <algorithm>

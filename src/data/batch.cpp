@@ -1,3 +1,5 @@
+// The named tensors and values of a batch, and their copies to a device or to page-locked memory.
+
 #include "linkboy/data/batch.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Computes which samples of an epoch belong to a batch of a rank, without a list of all samples.
+
 #include "data/batch_shard.hpp"
 
 #include <algorithm>

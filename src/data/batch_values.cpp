@@ -1,3 +1,5 @@
+// Applies a function to the tensors in nested values, and joins the values of samples to lists.
+
 #include "data/batch_values.hpp"
 
 #include <ATen/core/Dict.h>

@@ -1,3 +1,6 @@
+// Shares a stream between several readers. Samples are kept from their reading until a loop takes
+// them, so that none is lost.
+
 #include "data/buffered_stream.hpp"
 
 #include <c10/util/ScopeExit.h>

@@ -1,3 +1,5 @@
+// The options of loaders and the loader of a dataset, which makes any batch of an epoch directly.
+
 #include "linkboy/data/data_loader.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>

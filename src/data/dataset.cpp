@@ -1,3 +1,5 @@
+// Stacks samples to batches, and gathers the rows of tensor datasets on the calling thread alone.
+
 #include "linkboy/data/dataset.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Copies the next batch on a separate stream while the device works on the current one.
+
 #include "data/device_loader.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// mixup and cutmix: combine each image and its target with those of another sample of the batch.
+
 #include "data/image_mixing.hpp"
 
 #include <ATen/ops/empty.h>

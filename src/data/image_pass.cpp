@@ -1,3 +1,6 @@
+// Applies crops, flips, erasings and normalisation in one pass: first plans where each pixel comes
+// from, then draws the images.
+
 #include "data/image_pass.hpp"
 
 #include <ATen/ops/empty.h>

@@ -1,3 +1,5 @@
+// Creates the image transforms. `compose` combines adjacent ones into one pass over the pixels.
+
 #include "linkboy/data/image_transforms.hpp"
 
 #include <cmath>

@@ -1,3 +1,5 @@
+// Worker threads that make batches ahead of the loop and return them in the order of the epoch.
+
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 

@@ -1,3 +1,5 @@
+// Computes a permutation instead of storing it, so that an epoch can begin at any position.
+
 #include "linkboy/data/sampler.hpp"
 
 #include <numeric>

@@ -1,3 +1,6 @@
+// Loaders of streams: the positions of each rank's batches, and the iterator that takes samples
+// from a BufferedStream only when the loop receives them.
+
 #include <limits>
 #include <utility>
 #include <vector>

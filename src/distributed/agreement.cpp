@@ -1,3 +1,5 @@
+// Compares values of all ranks, and lets the ranks agree on the place where they leave a run.
+
 #include "distributed/agreement.hpp"
 
 #include <ATen/ATen.h>

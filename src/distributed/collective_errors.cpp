@@ -1,3 +1,5 @@
+// Converts exceptions of c10d to errors that name the lost or late ranks.
+
 #include <exception>
 #include <string>
 #include <string_view>

@@ -1,3 +1,5 @@
+// A thread that aborts the collectives of a device if one of them does not finish in time.
+
 #include "distributed/device_watch.hpp"
 
 #include <c10/core/impl/VirtualGuardImpl.h>

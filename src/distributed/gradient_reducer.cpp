@@ -1,3 +1,6 @@
+// Prepares c10d's Reducer before each backward pass, with buckets in the order in which the
+// gradients of the first update arrived.
+
 #include "distributed/gradient_reducer.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Signs of life in the store, from which the other ranks find the cause of a failure.
+
 #include "distributed/heartbeat.hpp"
 
 #include <c10/util/StringUtil.h>

@@ -1,3 +1,5 @@
+// Reads the identity of this process from the variables of torchrun, mpirun or srun.
+
 #include "distributed/launch_environment.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Creates NCCL's backend, and lets linkboy report a lost rank before LibTorch's watchdog does.
+
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include <algorithm>

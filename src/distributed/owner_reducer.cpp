@@ -1,3 +1,5 @@
+// Sends a bucket of gradients to its owner when all are ready, in the same order on all ranks.
+
 #include "distributed/owner_reducer.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Packs small tensors into common messages, because each collective has a fixed cost.
+
 #include "distributed/packed_tensors.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,6 @@
+// The collectives of a process group. They convert tensors to the forms that Gloo and NCCL accept,
+// and optionally compare the calls of all ranks.
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

@@ -1,3 +1,5 @@
+// How the ranks of a launch find each other: their store, their arrival and their addresses.
+
 #include "distributed/rendezvous.hpp"
 
 #include <ifaddrs.h>

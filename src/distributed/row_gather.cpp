@@ -1,3 +1,5 @@
+// Gathers tensors whose lengths differ between ranks, and compares the calls of all ranks first.
+
 #include "distributed/row_gather.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,6 @@
+// Memory without a name (memfd) that other processes open through this one, with locks that show
+// whether a process is alive.
+
 #include "distributed/shared_memory_file.hpp"
 
 #include <fcntl.h>

@@ -1,3 +1,6 @@
+// Averages gradients in shared memory, with additions in the order of Gloo's ring, so that the
+// results are bit-identical.
+
 #include "distributed/shared_memory_hook.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Shared memory with counters, through which the ranks of one host wait for each other.
+
 #include "distributed/shared_memory_segment.hpp"
 
 #include <c10/util/Exception.h>

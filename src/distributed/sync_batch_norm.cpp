@@ -1,3 +1,5 @@
+// Synchronises batch norm in LibTorch's dispatcher, because a layer's `forward` cannot be replaced.
+
 #include "distributed/batch_norm_registry.hpp"
 
 #include <ATen/Functions.h>

@@ -1,3 +1,5 @@
+// Creates the group of all processes of a launch, or returns that of an earlier call.
+
 #include "distributed/world.hpp"
 
 #include <sys/resource.h>

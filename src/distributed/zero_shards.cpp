@@ -1,3 +1,6 @@
+// Assigns parameters to ranks. For the step of a rank, the gradients of the other ranks' parameters
+// are hidden from the optimizer.
+
 #include "distributed/zero_shards.hpp"
 
 #include <torch/optim/optimizer.h>

@@ -1,3 +1,5 @@
+// Copies a number to page-locked memory, with an event that tells when it has arrived.
+
 #include "linkboy/extend/async_scalar.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Ends each epoch of another loader after a number of batches, and can repeat the first epoch.
+
 #include "linkboy/extend/limited_loader.hpp"
 
 #include <algorithm>

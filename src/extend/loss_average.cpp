@@ -1,3 +1,5 @@
+// Adds up losses on their device, and reads the sum only when it is requested.
+
 #include "linkboy/extend/loss_average.hpp"
 
 #include <ATen/ATen.h>

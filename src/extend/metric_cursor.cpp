@@ -1,3 +1,5 @@
+// Counts the values that were read of each metric, so that each value is read once.
+
 #include "linkboy/extend/metric_cursor.hpp"
 
 #include <utility>

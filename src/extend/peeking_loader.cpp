@@ -1,3 +1,5 @@
+// Replaces `iterate` with `peek`, so that the training does not miss the batches.
+
 #include "linkboy/extend/peeking_loader.hpp"
 
 #include <utility>

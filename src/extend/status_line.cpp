@@ -1,3 +1,5 @@
+// Erases and redraws the line around other output, under a lock that all threads share.
+
 #include "linkboy/extend/status_line.hpp"
 
 #include <sys/ioctl.h>

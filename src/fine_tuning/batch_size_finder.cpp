@@ -1,3 +1,5 @@
+// Runs trials with larger and larger batches until one runs out of memory, and bisects the rest.
+
 #include "linkboy/fine_tuning/batch_size_finder.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Lists the modules of a model with the layer group of each.
+
 #include "fine_tuning/layer_groups.hpp"
 
 #include "linkboy/error.hpp"

@@ -1,3 +1,5 @@
+// Records the losses of a run whose learning rate grows, and finds their steepest fall.
+
 #include "linkboy/fine_tuning/lr_finder.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Freezes and unfreezes layer groups, and keeps the modules that should stay in evaluation mode.
+
 #include "linkboy/fine_tuning/model_freezer.hpp"
 
 #include <torch/nn/modules/batchnorm.h>

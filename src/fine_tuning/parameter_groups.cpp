@@ -1,3 +1,5 @@
+// Sorts parameters into param groups by their weight decay and their learning rate.
+
 #include "linkboy/fine_tuning/parameter_groups.hpp"
 
 #include <torch/nn/modules/batchnorm.h>

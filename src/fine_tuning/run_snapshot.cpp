@@ -1,3 +1,5 @@
+// Saves what a trial run changes, and restores it together with the Trainer's previous run.
+
 #include "fine_tuning/run_snapshot.hpp"
 
 #include <ATen/ATen.h>

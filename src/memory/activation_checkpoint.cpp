@@ -1,3 +1,6 @@
+// Replaces saved tensors with empty slots, and fills them by a second forward pass when the
+// backward pass needs them.
+
 #include "linkboy/memory/activation_checkpoint.hpp"
 
 #include <torch/csrc/autograd/engine.h>

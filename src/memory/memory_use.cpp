@@ -1,3 +1,5 @@
+// Reads memory use from the system and from the device's allocator.
+
 #include "linkboy/memory/memory_use.hpp"
 
 #include <c10/core/CachingDeviceAllocator.h>

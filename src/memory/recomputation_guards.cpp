@@ -1,3 +1,5 @@
+// Restores autocast, generators and buffers to their states in the forward pass, and back again.
+
 #include "memory/recomputation_guards.hpp"
 
 #include <ATen/ATen.h>

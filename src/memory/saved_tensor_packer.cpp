@@ -1,3 +1,6 @@
+// Supplies autograd with hooks for saved tensors through an engine in front of its own, because the
+// public functions accept only Python objects.
+
 #include "memory/saved_tensor_packer.hpp"
 
 #include <torch/csrc/autograd/anomaly_mode.h>

@@ -1,3 +1,5 @@
+// One interface to LibTorch modules and TorchScript modules.
+
 #include "linkboy/model.hpp"
 
 #include <torch/csrc/jit/api/module.h>

@@ -1,3 +1,5 @@
+// Enables autocast within a scope, and clears its cached casts at the end of the outermost one.
+
 #include "linkboy/precision/autocast.hpp"
 
 #include <ATen/autocast_mode.h>

@@ -1,3 +1,5 @@
+// Captures and replays work with LibTorch's CUDAGraph, which only LibTorch with CUDA contains.
+
 #include "precision/cuda_graph.hpp"
 
 #include <ATen/Context.h>

@@ -1,3 +1,5 @@
+// Collects the parameters that one fused kernel can update together, and calls the kernels.
+
 #include "precision/fused_step.hpp"
 
 #include <torch/optim/lbfgs.h>

@@ -1,3 +1,6 @@
+// Loss scaling for fp16. If the kernels support it, the device decides whether to skip an update,
+// and the host does not wait.
+
 #include "linkboy/precision/grad_scaler.hpp"
 
 #include <ATen/ATen.h>

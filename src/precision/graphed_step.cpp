@@ -1,3 +1,5 @@
+// Warms up, records and replays a micro-step, with fixed tensors for its batch and its gradients.
+
 #include "precision/graphed_step.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Observes operators through LibTorch's record functions, and computes FLOPs from their inputs.
+
 #include "linkboy/profiling/flop_counter.hpp"
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,5 @@
+// Marks a scope for LibTorch's profiler and, if they are enabled, as an NVTX range.
+
 #include "linkboy/profiling/profiler_range.hpp"
 
 #include <torch/csrc/profiler/stubs/base.h>

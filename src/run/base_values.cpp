@@ -1,3 +1,5 @@
+// Keeps the values from which schedules start, also in the saved state of the optimizer.
+
 #include "run/base_values.hpp"
 
 #include <torch/optim/optimizer.h>

@@ -1,3 +1,5 @@
+// Orders callbacks, calls their events, and gives each its part of a saved state.
+
 #include "linkboy/callback.hpp"
 
 #include <c10/util/Type.h>

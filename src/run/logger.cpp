@@ -1,3 +1,5 @@
+// The prefixes of warnings and errors.
+
 #include "linkboy/run/logger.hpp"
 
 namespace linkboy {

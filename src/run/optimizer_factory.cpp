@@ -1,3 +1,5 @@
+// The table of optimizers that can be created by name, with the keys and defaults of torch.optim.
+
 #include "linkboy/run/optimizer_factory.hpp"
 
 #include <torch/optim/adagrad.h>

@@ -1,3 +1,5 @@
+// Reads and writes fields such as the learning rate in the options of each LibTorch optimizer.
+
 #include "run/param_group_field.hpp"
 
 #include <c10/util/Type.h>

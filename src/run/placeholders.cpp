@@ -1,3 +1,5 @@
+// Builds expressions of a run's lengths, and computes them once the run begins.
+
 #include "linkboy/run/placeholders.hpp"
 
 #include <fmt/format.h>

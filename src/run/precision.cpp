@@ -1,3 +1,5 @@
+// The dtype of autocast in each precision.
+
 #include "linkboy/run/precision.hpp"
 
 namespace linkboy {

@@ -1,3 +1,5 @@
+// Lists a run's lengths and sizes for output, one per line.
+
 #include "linkboy/run/run_config.hpp"
 
 namespace linkboy {

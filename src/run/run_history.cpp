@@ -1,3 +1,5 @@
+// Keeps the values of each metric in memory, with an index by name.
+
 #include "linkboy/run/run_history.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Writes a schedule's values to the optimizer after each update, and checks them and saved states.
+
 #include "linkboy/scheduler.hpp"
 
 #include <c10/util/Type.h>

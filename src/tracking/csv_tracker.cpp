@@ -1,3 +1,5 @@
+// Rows of time, epoch, update, name and value. One write appends the rows of one call.
+
 #include "linkboy/tracking/csv_tracker.hpp"
 
 #include <c10/util/StringUtil.h>

@@ -1,3 +1,5 @@
+// Writes TensorBoard's event files: records with checksums, in a file whose name sorts last.
+
 #include "event_file.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Counts the elements of a tensor in TensorBoard's buckets, a piece at a time to limit the memory.
+
 #include "histogram.hpp"
 
 #include <ATen/ATen.h>

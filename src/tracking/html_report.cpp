@@ -1,3 +1,5 @@
+// Writes the lines of json_lines.cpp into the page of html_page.hpp, whose script draws them.
+
 #include "linkboy/tracking/html_report.hpp"
 
 #include <c10/util/ScopeExit.h>

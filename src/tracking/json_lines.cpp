@@ -1,3 +1,5 @@
+// Formats each record as one line of JSON, for JsonLinesTracker and for HtmlReport.
+
 #include "json_lines.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Appends the lines of json_lines.cpp to a file.
+
 #include "linkboy/tracking/json_lines_tracker.hpp"
 
 #include <nlohmann/json.hpp>

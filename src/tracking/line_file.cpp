@@ -1,3 +1,5 @@
+// Appends records to a locked text file, and finds those that a resumed run keeps.
+
 #include "line_file.hpp"
 
 #include <fcntl.h>

@@ -1,3 +1,5 @@
+// Encodes the fields of a Protocol Buffers message.
+
 #include "protobuf_writer.hpp"
 
 #include <bit>

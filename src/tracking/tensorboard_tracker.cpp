@@ -1,3 +1,5 @@
+// Converts records to TensorBoard's summaries, and gives each run a folder.
+
 #include "linkboy/tracking/tensorboard_tracker.hpp"
 
 #include <c10/util/StringUtil.h>

@@ -1,3 +1,5 @@
+// The defaults of a tracker that does not record histograms or texts.
+
 #include "linkboy/tracking/tracker.hpp"
 
 namespace linkboy {

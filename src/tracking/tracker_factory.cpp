@@ -1,3 +1,5 @@
+// The table of trackers that command lines and config files can create by name.
+
 #include "linkboy/tracking/tracker_factory.hpp"
 
 #include <filesystem>

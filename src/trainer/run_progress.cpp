@@ -1,3 +1,5 @@
+// Counts micro-steps, updates and epochs, and decides when an epoch and the run end.
+
 #include "trainer/run_progress.hpp"
 
 #include <utility>

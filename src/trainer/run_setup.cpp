@@ -1,3 +1,5 @@
+// Prepares a run: its loaders, modules, optimizers, schedules and the executor of its steps.
+
 #include "trainer/run_setup.hpp"
 
 #include <c10/util/ScopeExit.h>

@@ -1,3 +1,5 @@
+// Runs the passes of a micro-step directly or from CUDA graphs.
+
 #include "trainer/step_executor.hpp"
 
 #include <ATen/core/ivalue.h>

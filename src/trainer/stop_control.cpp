@@ -1,3 +1,5 @@
+// Collects stop requests, and decides how often the processes communicate to agree on one.
+
 #include "trainer/stop_control.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// The message of an exception without LibTorch's backtrace.
+
 #include "linkboy/error.hpp"
 
 #include <c10/util/Exception.h>

@@ -1,3 +1,5 @@
+// Sends an exception to another process, where one of the same class is thrown.
+
 #include "util/error_bytes.hpp"
 
 #include "linkboy/error.hpp"

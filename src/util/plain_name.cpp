@@ -1,3 +1,5 @@
+// Rejects names from a training state that could lead out of a folder.
+
 #include "linkboy/util/plain_name.hpp"
 
 #include "linkboy/error.hpp"

@@ -1,3 +1,5 @@
+// Escapes text from files, so that a terminal does not interpret it.
+
 #include "linkboy/util/printable.hpp"
 
 #include <array>

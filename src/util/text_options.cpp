@@ -1,3 +1,5 @@
+// Converts numbers and durations to and from text, and reports wrong keys and values.
+
 #include "linkboy/util/text_options.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Splits CIFAR's files into records of labels and pixels, and checks them.
+
 #include "linkboy/vision/cifar.hpp"
 
 #include <ATen/ATen.h>

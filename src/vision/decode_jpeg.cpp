@@ -1,3 +1,5 @@
+// Decodes the needed region of a JPEG image with libjpeg, whose errors arrive by longjmp.
+
 #include <algorithm>
 #include <csetjmp>
 #include <cstddef>

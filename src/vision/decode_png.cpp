@@ -1,3 +1,5 @@
+// Decodes PNG images to 8-bit RGB with libpng, whose errors arrive by longjmp.
+
 #include <png.h>
 
 #include <algorithm>

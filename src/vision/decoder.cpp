@@ -1,3 +1,5 @@
+// Detects the format of an image, limits its size, and allocates memory for the needed region.
+
 #include "vision/decoder.hpp"
 
 #include <algorithm>

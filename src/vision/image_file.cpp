@@ -1,3 +1,5 @@
+// Reads image files, and lists those below a folder in torchvision's order.
+
 #include "vision/image_file.hpp"
 
 #include <algorithm>

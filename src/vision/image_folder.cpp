@@ -1,3 +1,5 @@
+// Finds classes and files in folders, and reads, crops and resizes the images of a batch.
+
 #include "linkboy/vision/image_folder.hpp"
 
 #include <ATen/ATen.h>

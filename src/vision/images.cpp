@@ -1,3 +1,5 @@
+// Decodes and resizes single images as tensors, with decoder.cpp and resampler.cpp.
+
 #include "linkboy/vision/images.hpp"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,5 @@
+// Resizes the rows and then the columns of an image in Pillow's fixed-point arithmetic.
+
 #include "vision/resampler.hpp"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Builds ResNets in torchvision's order of modules, so that a seed gives the same weights.
+
 #include "linkboy/vision/resnet.hpp"
 
 #include <torch/nn/functional/pooling.h>
