@@ -1,3 +1,5 @@
+// The lengths of a run, and the checks of options and the clipping that Trainer and Engine share.
+
 #pragma once
 
 #include "linkboy/run/options.hpp"

@@ -1,3 +1,5 @@
+// The tensors of a module, by the names that Python's `state_dict` gives them.
+
 #pragma once
 
 #include <string_view>

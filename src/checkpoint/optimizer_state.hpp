@@ -1,3 +1,5 @@
+// The states of optimizers in a form that Python can load, and their description as text.
+
 #pragma once
 
 #include <torch/optim/optimizer.h>

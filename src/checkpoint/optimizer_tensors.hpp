@@ -1,3 +1,5 @@
+// The tensors in an optimizer's state that must follow their parameter to another device or layout.
+
 #pragma once
 
 #include <ATen/ATen.h>

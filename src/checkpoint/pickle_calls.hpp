@@ -1,3 +1,5 @@
+// The Python functions that a pickle may call, and the checks of their arguments.
+
 #pragma once
 
 #include <ATen/core/ivalue.h>

@@ -1,3 +1,5 @@
+// The states of LibTorch's default random number generators, for training states.
+
 #pragma once
 
 #include <c10/core/Device.h>

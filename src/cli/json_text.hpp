@@ -1,3 +1,5 @@
+// Conversions between JSON and the texts of options, for config files and recorded configurations.
+
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,3 +1,5 @@
+// The backends of c10d that make up a process group. no_nccl.cpp replaces nccl.cpp in some builds.
+
 #pragma once
 
 #include <c10/core/Device.h>

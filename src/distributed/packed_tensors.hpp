@@ -1,3 +1,5 @@
+// Messages of several tensors, for collectives with many small ones.
+
 #pragma once
 
 #include <ATen/core/Tensor.h>

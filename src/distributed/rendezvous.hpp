@@ -1,3 +1,5 @@
+// How the ranks of a launch find each other before they have a process group.
+
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>

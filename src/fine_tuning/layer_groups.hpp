@@ -1,3 +1,5 @@
+// The modules and layer groups of a model, for freezing and for param groups.
+
 #pragma once
 
 #include <torch/nn/module.h>

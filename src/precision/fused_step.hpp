@@ -1,3 +1,5 @@
+// Updates with LibTorch's fused kernels, and the conditions under which they can be used.
+
 #pragma once
 
 #include <ATen/core/Tensor.h>

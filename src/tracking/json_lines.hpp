@@ -1,3 +1,5 @@
+// The format of records that JsonLinesTracker and HtmlReport share.
+
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,3 +1,5 @@
+// The checks of a run's options, which run_checks.cpp contains.
+
 #pragma once
 
 #include "linkboy/run/options.hpp"
