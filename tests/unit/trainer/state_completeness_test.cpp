@@ -28,7 +28,9 @@ TEST(StateCompletenessTest, EveryCallbackHasAStateOrIsListedAsStateless) {
     bool has_state = false;
     toy.trainer.callback_handler().add(object);
     toy.trainer.callback_handler().add(std::make_shared<AtUpdate>(2, [&](Trainer&) {
-      has_state = object->state_dict().size() + object->rank_state_dict().size() > 0;
+      has_state = object->state_dict().size() + object->rank_state_dict().size() +
+                      object->file_state_dict().size() >
+                  0;
     }));
     toy.trainer.train(contract_run());
     EXPECT_EQ(!has_state, without_state.contains(callback.name))
