@@ -45,7 +45,7 @@ std::vector<FieldValues> LearningRateMonitor::read(Trainer& trainer) const {
 void LearningRateMonitor::on_gradients_ready(Trainer& trainer) { next_ = read(trainer); }
 
 void LearningRateMonitor::on_train_update_end(Trainer& trainer) {
-  if (trainer.accelerator().optimizer_step_was_skipped()) return;
+  if (trainer.was_update_skipped()) return;
   last_ = {trainer.num_updates(), next_};
   if (options_.every_n_updates > 0 && last_.update % options_.every_n_updates == 0) {
     series_.push_back(last_);

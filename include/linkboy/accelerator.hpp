@@ -79,11 +79,21 @@ class LINKBOY_API Accelerator {
   ///        parameters of each form a separate group (a parameter of several optimizers belongs to
   ///        the first). `backward` averages the gradients of a group if the loss reaches one of its
   ///        parameters.
+  /// @param is_for_evaluation  Whether an earlier training continues: its counts of updates are
+  ///        kept and, with local SGD, the processes keep their different weights.
   /// @throws DistributedError on all ranks if their models differ in names, shapes or dtypes.
   /// @note Collective.
   void prepare(Model& model, const torch::optim::Optimizer* optimizer = nullptr,
                const std::vector<std::shared_ptr<torch::nn::Module>>& others = {},
-               const std::vector<const torch::optim::Optimizer*>& other_optimizers = {});
+               const std::vector<const torch::optim::Optimizer*>& other_optimizers = {},
+               bool is_for_evaluation = false);
+
+  /// Reserves the Accelerator, which stores the accumulation window, the fp16 scale and the
+  /// reducers of one training, until the result is destroyed. The result must not outlive the
+  /// Accelerator. The loop that reserves it must call `update_scale` in each update. Trainer
+  /// reserves it during `train`.
+  /// @throws Error if the Accelerator is reserved.
+  std::shared_ptr<void> reserve();
 
   /// Returns a loader whose batches arrive on the device. If `loader` returns all batches on every
   /// process (see `DataLoader::shared`), the processes share it: each gets different batches, in
@@ -142,9 +152,10 @@ class LINKBOY_API Accelerator {
   /// skipped step until you call `optimizer_step_was_skipped`, `settle_optimizer_steps`,
   /// `optimizer_state_dict` or the optimizer's next `optimizer_step`. In fp16, `optimizer` must
   /// stay alive until the next `begin_micro_step`.
+  /// @return Whether the step was skipped, for a later query.
   /// @throws OptionError if `optimizer` is an LBFGS, whose step needs a closure.
   /// @note Collective, with `zero_stage`, `local_sgd_interval`, or a `gradient_comm_hook` in fp16.
-  void optimizer_step(torch::optim::Optimizer& optimizer);
+  StepVerdict optimizer_step(torch::optim::Optimizer& optimizer);
 
   /// Performs one update with `optimizer.step(closure)`, for an optimizer that evaluates the loss
   /// itself, such as LBFGS. For each batch of the accumulation window, `closure` must run
@@ -182,6 +193,10 @@ class LINKBOY_API Accelerator {
 
   /// Releases the gradients of all param groups.
   static void zero_grad(torch::optim::Optimizer& optimizer);
+  /// Ends an accumulation window without an update: releases the gradients of the optimizers. In
+  /// fp16, an overflow among gradients that are already unscaled lowers the scale.
+  /// @note Collective, with `local_sgd_interval` or a `gradient_comm_hook` in fp16.
+  void drop_gradients(const std::vector<torch::optim::Optimizer*>& optimizers);
 
   /// In fp16, adjusts the scale. Call it once per update, after the steps of all optimizers. If you
   /// do not call it, the next `backward` adjusts the scale, unless the gradients of an optimizer
@@ -200,10 +215,10 @@ class LINKBOY_API Accelerator {
   /// began, and removes these steps from the optimizers' update counts. Call it before you read an
   /// optimizer's state by other means than `optimizer_state_dict`.
   void settle_optimizer_steps();
-  /// The same information as `optimizer_step_was_skipped`, for a later query. If you query it after
-  /// queuing the next micro-steps, the GPU stays busy while the host waits. Does not change the
-  /// optimizers' update counts. Trainer uses it.
-  const StepVerdict& step_verdict() const;
+  /// Returns whether a step of `optimizer` was skipped since the last `begin_micro_step` or
+  /// `backward`, for a later query. If you query it after queuing the next micro-steps, the GPU
+  /// stays busy while the host waits. Does not change the optimizers' update counts.
+  StepVerdict step_verdict(const torch::optim::Optimizer& optimizer) const;
 
   /// The precision in which losses are computed.
   Precision precision() const;
@@ -321,7 +336,6 @@ class LINKBOY_API Accelerator {
   void set_gradient_accumulation_steps(int64_t steps);
 
  private:
-  friend class Trainer;
   struct Implementation;
 
   std::unique_ptr<Implementation> impl_;

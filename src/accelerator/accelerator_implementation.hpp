@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "distributed/gradient_reducer.hpp"
@@ -23,9 +24,8 @@ struct Accelerator::Implementation {
   std::vector<GradientReducer*> reducers_of(const at::Tensor& loss) const;
   bool are_gradients_averaged() const;
   void average_weights(torch::optim::Optimizer& optimizer);
+  void forget_steps();
   void average(SharedTensors tensors, bool has_owners, bool keeps_weights);
-  /// Counts the overflows that were found in gradients which are dropped.
-  void count_overflow_of_dropped(const std::vector<torch::optim::Optimizer*>& optimizers);
   int64_t& num_steps_of(const torch::optim::Optimizer& optimizer);
   at::Tensor norm_of_all_shards(const at::Tensor& norm) const;
 
@@ -38,16 +38,15 @@ struct Accelerator::Implementation {
   std::unique_ptr<ZeroShards> zero_;                        // if zero_stage is not 0
   Precision precision_;
   std::unique_ptr<GradScaler> grad_scaler_;
-  /// Whether the loop calls update_scale at the end of each update, as Trainer does.
+  bool is_reserved_ = false;
+  /// Whether the loop calls update_scale at the end of the window in progress.
   bool is_scale_updated_by_loop_ = false;
   bool channels_last_;
   int64_t gradient_accumulation_steps_ = 1;
   AccumulationWindow window_;
-  /// Set by the Trainer while it prepares an evaluation, which must not change what a state of the
-  /// last run contains.
-  bool is_preparing_evaluation_ = false;
-  bool is_in_training_ = false;  // set and reset by the Trainer whose run uses this Accelerator
-  StepVerdict step_verdict_{};
+  /// The steps since the last `begin_micro_step` or `backward`, and whether one was left out.
+  std::vector<std::pair<const torch::optim::Optimizer*, StepVerdict>> steps_;
+  bool is_step_skipped_ = false;
   /// Optimizers with a step in this window whose verdict has not been read. Cleared when the next
   /// window begins, because the optimizers may no longer exist then.
   std::unordered_set<const torch::optim::Optimizer*> unsettled_;

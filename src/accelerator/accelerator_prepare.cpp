@@ -97,7 +97,8 @@ class SharedTensorsOf {
 
 void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer,
                           const std::vector<std::shared_ptr<torch::nn::Module>>& others,
-                          const std::vector<const torch::optim::Optimizer*>& other_optimizers) {
+                          const std::vector<const torch::optim::Optimizer*>& other_optimizers,
+                          bool is_for_evaluation) {
   model.to(impl_->device_);
   if (impl_->channels_last_) model.to(at::MemoryFormat::ChannelsLast);
   std::vector<const torch::optim::Optimizer*> optimizers;
@@ -105,7 +106,7 @@ void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer
   optimizers.insert(optimizers.end(), other_optimizers.begin(), other_optimizers.end());
   for (const torch::optim::Optimizer* each : optimizers) {
     move_state_to_parameters(*each);
-    if (impl_->is_preparing_evaluation_) continue;
+    if (is_for_evaluation) continue;
     // Another optimizer may have had the same address.
     impl_->partly_fused_.erase(each);
     if (impl_->distributed_.local_sgd_interval > 0) impl_->num_steps_of(*each) = 0;
@@ -127,7 +128,7 @@ void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer
   }
   for (SharedTensors& group : groups) {
     impl_->average(std::move(group), /*has_owners=*/impl_->zero_ && !optimizers.empty(),
-                   /*keeps_weights=*/impl_->is_preparing_evaluation_ && has_own_weights());
+                   /*keeps_weights=*/is_for_evaluation && has_own_weights());
   }
 }
 

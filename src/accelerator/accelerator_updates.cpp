@@ -47,8 +47,19 @@ void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
   impl_->gradient_accumulation_steps_ = steps;
 }
 
+std::shared_ptr<void> Accelerator::reserve() {
+  LINKBOY_CHECK(!impl_->is_reserved_,
+                "train was called while another Trainer is training with the same Accelerator. "
+                "Give each its own Accelerator, or wait until the other run has ended.");
+  impl_->is_reserved_ = true;
+  // Afterwards, a loop that uses only the Accelerator may use it without update_scale.
+  return {impl_.get(),
+          [this](void*) { impl_->is_reserved_ = impl_->is_scale_updated_by_loop_ = false; }};
+}
+
 AccumulationWindow Accelerator::begin_micro_step(int64_t index, int64_t num_micro_steps) {
-  impl_->step_verdict_ = StepVerdict();
+  impl_->forget_steps();
+  impl_->is_scale_updated_by_loop_ = impl_->is_reserved_;
   impl_->window_.index = index % impl_->gradient_accumulation_steps_;
   impl_->window_.length = std::min(impl_->gradient_accumulation_steps_,
                                    num_micro_steps - (index - impl_->window_.index));
@@ -69,7 +80,7 @@ void Accelerator::backward(const at::Tensor& loss) {
                 "the loss does not depend on a tensor that requires gradients; it must be computed "
                 "from trainable parameters. Do not use detach() or item() on the way, and do not "
                 "disable gradients (NoGradGuard, InferenceMode).");
-  impl_->step_verdict_ = StepVerdict();
+  impl_->forget_steps();
   // Skips the division if it changes nothing, which saves a node of the graph.
   const at::Tensor share = impl_->window_.length == 1 ? loss : loss / impl_->window_.length;
   if (GradScaler* scaler = grad_scaler()) {
@@ -153,7 +164,8 @@ void Accelerator::clip_grad_value(const std::vector<at::Tensor>& parameters,
   at::_foreach_clamp_max_(gradients, clip_value);
 }
 
-void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
+StepVerdict Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
+  StepVerdict verdict;
   const auto check_needs_no_closure = [&] {
     LINKBOY_CHECK_OPTION(
         !needs_closure(optimizer),
@@ -164,8 +176,7 @@ void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
     if (impl_->grad_scaler_) {
       check_needs_no_closure();
       if (has_gradient_without_kernel(optimizer)) impl_->partly_fused_.insert(&optimizer);
-      const StepVerdict verdict = impl_->grad_scaler_->queue_step(optimizer);
-      impl_->step_verdict_.add(verdict);
+      verdict = impl_->grad_scaler_->queue_step(optimizer);
       if (!verdict.is_known()) impl_->unsettled_.insert(&optimizer);
       return;
     }
@@ -189,6 +200,8 @@ void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
     make_step();
   }
   if (impl_->distributed_.local_sgd_interval > 0) impl_->average_weights(optimizer);
+  impl_->steps_.emplace_back(&optimizer, verdict);
+  return verdict;
 }
 
 void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer,
@@ -234,19 +247,8 @@ int64_t& Accelerator::Implementation::num_steps_of(const torch::optim::Optimizer
 }
 
 void Accelerator::skip_optimizer_step() {
-  impl_->step_verdict_.add(StepVerdict(true));
+  impl_->is_step_skipped_ = true;
   if (impl_->grad_scaler_) impl_->grad_scaler_->skip_steps();
-}
-
-void Accelerator::Implementation::count_overflow_of_dropped(
-    const std::vector<torch::optim::Optimizer*>& optimizers) {
-  if (!grad_scaler_) return;
-  for (const torch::optim::Optimizer* optimizer : optimizers) {
-    if (grad_scaler_->has_unscaled(*optimizer) && !are_gradients_averaged()) {
-      grad_scaler_->share_overflow(*optimizer, *process_group_);
-    }
-  }
-  grad_scaler_->update();
 }
 
 void Accelerator::update_scale() {
@@ -254,11 +256,24 @@ void Accelerator::update_scale() {
   if (impl_->grad_scaler_) impl_->grad_scaler_->update();
 }
 
-const StepVerdict& Accelerator::step_verdict() const { return impl_->step_verdict_; }
+void Accelerator::Implementation::forget_steps() {
+  steps_.clear();
+  is_step_skipped_ = false;
+}
+
+StepVerdict Accelerator::step_verdict(const torch::optim::Optimizer& optimizer) const {
+  StepVerdict verdict(impl_->is_step_skipped_);
+  for (const auto& [stepped, of_step] : impl_->steps_) {
+    if (stepped == &optimizer) verdict.add(of_step);
+  }
+  return verdict;
+}
 
 bool Accelerator::optimizer_step_was_skipped() {
   settle_optimizer_steps();
-  return impl_->step_verdict_.was_skipped();
+  StepVerdict verdict(impl_->is_step_skipped_);
+  for (const auto& step : impl_->steps_) verdict.add(step.second);
+  return verdict.was_skipped();
 }
 
 void Accelerator::settle_optimizer_steps() {
@@ -271,6 +286,19 @@ void Accelerator::zero_grad(torch::optim::Optimizer& optimizer) {
   for (auto& group : optimizer.param_groups()) {
     for (auto& parameter : group.params()) parameter.mutable_grad().reset();
   }
+}
+
+void Accelerator::drop_gradients(const std::vector<torch::optim::Optimizer*>& optimizers) {
+  GradScaler* const scaler = grad_scaler();
+  for (torch::optim::Optimizer* optimizer : optimizers) {
+    const bool must_share =
+        scaler != nullptr && scaler->has_unscaled(*optimizer) && !impl_->are_gradients_averaged();
+    if (must_share) scaler->share_overflow(*optimizer, *impl_->process_group_);
+    zero_grad(*optimizer);
+  }
+  if (scaler == nullptr) return;
+  scaler->update();
+  scaler->forget();
 }
 
 }  // namespace linkboy

@@ -17,6 +17,7 @@
 #include "accelerator/epoch_geometry.hpp"
 #include "accelerator/resolve_run_config.hpp"
 #include "accelerator/share_between_ranks.hpp"
+#include "accelerator/trained_optimizer.hpp"
 #include "checkpoint/checkpoint_keys.hpp"
 #include "checkpoint/named_tensors.hpp"
 #include "checkpoint/optimizer_state.hpp"
@@ -25,7 +26,6 @@
 #include "distributed/ivalue_bytes.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/run/run_history.hpp"
-#include "run/base_values.hpp"
 
 namespace linkboy {
 namespace {
@@ -168,25 +168,21 @@ struct Engine::Implementation {
   void make_scheduler(const CreateSchedulerFn& create_scheduler_fn);
   void begin_micro_step();
   void make_update();
-  void count_open_update();
+  void finish_pending_update();
   void end_epoch();
   bool is_in_window() const;
-  StateDict optimizer_state() const;
   c10::IValue weights_of_ranks() const;
 
   Model model_;
-  std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  TrainedOptimizer trained_;
   LossFunction criterion_;
   std::shared_ptr<Accelerator> accelerator_;
   std::shared_ptr<DataLoader> train_loader_;
-  std::unique_ptr<Scheduler> scheduler_;
   bool is_scheduler_used_ = false;  // by the loop, which may pass it a metric
   int64_t num_epochs_ended_ = 0;
   RunConfig config_;
   std::shared_ptr<Place> place_ = std::make_shared<Place>();
   at::Tensor gradient_norm_;
-  /// The verdict on the last update, until the host has read it.
-  std::optional<StepVerdict> open_update_;
   bool has_gradients_ = false;  // whether the current micro-step has gradients
   std::optional<int64_t> max_num_updates_;
   std::optional<int64_t> max_num_epochs_;
@@ -198,7 +194,7 @@ Engine::Implementation::Implementation(Model model,
                                        std::shared_ptr<torch::optim::Optimizer> optimizer,
                                        LossFunction criterion, EngineOptions& options)
     : model_(std::move(model)),
-      optimizer_(std::move(optimizer)),
+      trained_(std::move(optimizer)),
       criterion_(std::move(criterion)),
       accelerator_(options.shared_accelerator
                        ? std::move(options.shared_accelerator)
@@ -211,7 +207,7 @@ Engine::Implementation::Implementation(Model model,
     criterion_.module()->to(accelerator_->device());
     others.push_back(criterion_.module());
   }
-  accelerator_->prepare(model_, optimizer_.get(), others);
+  accelerator_->prepare(model_, trained_.get().get(), others);
   accelerator_->set_gradient_accumulation_steps(options.gradient_accumulation_steps);
 }
 
@@ -245,13 +241,15 @@ void Engine::Implementation::check_same_on_all_ranks(const EngineOptions& option
 
 void Engine::Implementation::make_scheduler(const CreateSchedulerFn& create_scheduler_fn) {
   if (!create_scheduler_fn) return;
-  scheduler_ = create_scheduler_fn(*optimizer_, config_);
-  LINKBOY_CHECK(scheduler_ != nullptr,
-                "create_scheduler_fn returned null; it must return a scheduler. Leave it out to "
-                "train without one.");
-  scheduler_->set_num_updates_of_run(config_.max_num_updates);
-  scheduler_->run_start(InMemoryRunHistory());
-  scheduler_->start();
+  const auto create = [&] {
+    auto scheduler = create_scheduler_fn(*trained_, config_);
+    LINKBOY_CHECK(scheduler != nullptr,
+                  "create_scheduler_fn returned null; it must return a scheduler. Leave it out to "
+                  "train without one.");
+    return scheduler;
+  };
+  trained_.replace_scheduler(create, config_.max_num_updates, /*may_change_lengths=*/false,
+                             InMemoryRunHistory());
 }
 
 void Engine::Implementation::begin_micro_step() {
@@ -263,40 +261,35 @@ void Engine::Implementation::begin_micro_step() {
 /// Waits only for an update that can be the last.
 bool Engine::Implementation::may_continue() {
   if (!max_num_updates_) return true;
-  if (num_updates_ + 1 >= *max_num_updates_) count_open_update();
+  if (num_updates_ + 1 >= *max_num_updates_) finish_pending_update();
   return num_updates_ < *max_num_updates_;
 }
 
 void Engine::Implementation::make_update() {
   // The device still computes this update's gradients while the host waits for the previous one.
-  count_open_update();
+  finish_pending_update();
   LINKBOY_CHECK(may_continue(), "step was called after the last of ", num_updates_,
                 " updates (max_num_updates). End the loop when has_updates_left() returns false.");
-  if (scheduler_ && scheduler_->include_new_groups()) scheduler_->start();
-  gradient_norm_ = clip_gradients(*accelerator_, *optimizer_, config_);
-  accelerator_->optimizer_step(*optimizer_);
+  gradient_norm_ = trained_.step(*accelerator_, config_);
   accelerator_->update_scale();
-  open_update_ = accelerator_->step_verdict();
-  if (open_update_->is_known()) count_open_update();
+  if (trained_.is_outcome_known()) finish_pending_update();
 }
 
-void Engine::Implementation::count_open_update() {
-  if (!open_update_) return;
-  const StepVerdict verdict = *std::exchange(open_update_, std::nullopt);
-  accelerator_->settle_optimizer_steps();
-  if (verdict.was_skipped()) return;
+void Engine::Implementation::finish_pending_update() {
+  if (!trained_.finish_step(*accelerator_)) return;
   ++num_updates_;
-  if (scheduler_) scheduler_->step();
+  if (Scheduler* scheduler = trained_.scheduler()) scheduler->step();
 }
 
 void Engine::Implementation::end_epoch() {
-  count_open_update();
+  finish_pending_update();
   num_epochs_ = place_->epoch;
   place_->micro_step = 0;
   if (place_->followed) place_->followed->is_open = false;
-  if (!scheduler_) return;
-  scheduler_->epoch_end(num_epochs_, InMemoryRunHistory(), /*has_metrics=*/false);
-  const std::vector<std::string> metrics = scheduler_->monitored_metrics();
+  Scheduler* const scheduler = trained_.scheduler();
+  if (scheduler == nullptr) return;
+  scheduler->epoch_end(num_epochs_, InMemoryRunHistory(), /*has_metrics=*/false);
+  const std::vector<std::string> metrics = scheduler->monitored_metrics();
   // After the first epoch, the loop has not had the opportunity to pass the metric yet.
   if (++num_epochs_ended_ != 2 || is_scheduler_used_ || metrics.empty()) return;
   accelerator_->log(LogLevel::warning,
@@ -309,16 +302,9 @@ bool Engine::Implementation::is_in_window() const {
   return place_->has_begun || place_->micro_step % config_.gradient_accumulation_steps != 0;
 }
 
-StateDict Engine::Implementation::optimizer_state() const {
-  StateDict state = accelerator_->optimizer_state_dict(*optimizer_);
-  BaseValues base_values;
-  if (scheduler_) base_values.keep(*scheduler_, *optimizer_);
-  base_values.add_to(state, *optimizer_);
-  return state;
-}
-
 c10::IValue Engine::Implementation::weights_of_ranks() const {
-  const StateDict own{{kModel, model_.state_dict()}, {kOptimizer, optimizer_state()}};
+  const StateDict own{{kModel, model_.state_dict()},
+                      {kOptimizer, trained_.state_dict(*accelerator_)}};
   c10::impl::GenericList all(c10::AnyType::get());
   for (const std::string& bytes : accelerator_->all_gather_bytes(to_bytes(own.to_ivalue()))) {
     all.push_back(from_bytes(bytes));
@@ -344,7 +330,7 @@ void Engine::eval() {
 
 void Engine::zero_grad() {
   impl_->place_->follow();
-  if (!impl_->is_in_window()) Accelerator::zero_grad(*impl_->optimizer_);
+  if (!impl_->is_in_window()) Accelerator::zero_grad(*impl_->trained_);
 }
 
 void Engine::begin_forward() {
@@ -378,7 +364,7 @@ bool Engine::step() {
 }
 
 int64_t Engine::num_updates() {
-  impl_->count_open_update();
+  impl_->finish_pending_update();
   return impl_->num_updates_;
 }
 
@@ -392,12 +378,12 @@ bool Engine::has_updates_left() {
 
 const at::Tensor& Engine::gradient_norm() const { return impl_->gradient_norm_; }
 Model& Engine::model() { return impl_->model_; }
-torch::optim::Optimizer& Engine::optimizer() { return *impl_->optimizer_; }
+torch::optim::Optimizer& Engine::optimizer() { return *impl_->trained_; }
 
 Scheduler* Engine::scheduler() {
-  impl_->count_open_update();
+  impl_->finish_pending_update();
   impl_->is_scheduler_used_ = true;
-  return impl_->scheduler_.get();
+  return impl_->trained_.scheduler();
 }
 
 Accelerator& Engine::accelerator() { return *impl_->accelerator_; }
@@ -408,7 +394,7 @@ StateDict Engine::state_dict() {
                 impl_->place_->micro_step,
                 " micro-steps of the epoch are done), and a state does not contain gradients. Call "
                 "state_dict after a step that returned true.");
-  impl_->count_open_update();
+  impl_->finish_pending_update();
   StateDict own{{"num_updates", impl_->num_updates_},
                 {"num_epochs", impl_->num_epochs_},
                 {"micro_step", impl_->place_->micro_step}};
@@ -424,8 +410,9 @@ StateDict Engine::state_dict() {
 
   StateDict state;
   state.set(kModel, impl_->model_.state_dict());
-  state.set(kOptimizer, impl_->optimizer_state());
-  if (impl_->scheduler_) state.set(kScheduler, impl_->scheduler_->state_dict());
+  state.set(kOptimizer, impl_->trained_.state_dict(*impl_->accelerator_));
+  if (impl_->trained_.scheduler() != nullptr)
+    state.set(kScheduler, impl_->trained_.scheduler()->state_dict());
   if (const auto& module = impl_->criterion_.module()) {
     state.set(kRegisteredModules, StateDict{{"0", StateDict(named_tensors_of(*module))}});
   }
@@ -434,7 +421,7 @@ StateDict Engine::state_dict() {
 }
 
 void Engine::load_state_dict(const StateDict& state) {
-  impl_->count_open_update();
+  impl_->finish_pending_update();
   // Check everything before anything changes.
   const StateDict own = state.get_dict(kEngine);
   StateDict weights = state;
@@ -466,9 +453,9 @@ void Engine::load_state_dict(const StateDict& state) {
                                  impl_->config_.gradient_accumulation_steps, "the Engine's state");
   }
   StateDict scheduler, scaler, loader;
-  if (impl_->scheduler_) {
+  if (impl_->trained_.scheduler() != nullptr) {
     scheduler = state.get_dict(kScheduler);
-    impl_->scheduler_->check_state_dict(scheduler);
+    impl_->trained_.scheduler()->check_state_dict(scheduler);
   }
   GradScaler* const grad_scaler = impl_->accelerator_->grad_scaler();
   if (grad_scaler != nullptr) scaler = own.get_dict("grad_scaler");
@@ -483,7 +470,7 @@ void Engine::load_state_dict(const StateDict& state) {
     if (impl_->train_loader_) impl_->train_loader_->load_state_dict(loader);
     if (grad_scaler != nullptr) grad_scaler->load_state_dict(scaler);
     impl_->accelerator_->load_state_dict(accelerator);
-    load_optimizer_state_dict(*impl_->optimizer_, weights.get_dict(kOptimizer));
+    load_optimizer_state_dict(*impl_->trained_, weights.get_dict(kOptimizer));
   } catch (...) {
     impl_->accelerator_->load_state_dict(accelerator_before);
     if (impl_->train_loader_) impl_->train_loader_->load_state_dict(loader_before);
@@ -492,7 +479,8 @@ void Engine::load_state_dict(const StateDict& state) {
   }
   impl_->model_.load_state_dict(model);
   copy_named_tensors(of_criterion, criterion, "the criterion's state");
-  if (impl_->scheduler_) impl_->scheduler_->load_state_dict(scheduler);
+  if (impl_->trained_.scheduler() != nullptr)
+    impl_->trained_.scheduler()->load_state_dict(scheduler);
   impl_->num_updates_ = num_updates;
   impl_->num_epochs_ = num_epochs;
   impl_->place_->epoch = num_epochs;
@@ -524,7 +512,7 @@ InitializedEngine initialize(Model model, std::shared_ptr<torch::optim::Optimize
                           .gradient_clip_norm = options.gradient_clip_norm},
                          train_loader.get(), eval_loader.get());
   engine->make_scheduler(create_scheduler_fn);
-  Scheduler* const scheduler = engine->scheduler_.get();
+  Scheduler* const scheduler = engine->trained_.scheduler();
   return {Engine(std::move(engine)), std::move(train_loader), std::move(eval_loader), scheduler};
 }
 

@@ -22,46 +22,32 @@ StateDict copy_of(const StateDict& state) {
 
 }  // namespace
 
-/// The Trainer's run before the trials, and the schedules of its registered optimizers.
+/// The Trainer's run and the schedules of its optimizers before the trials.
 struct RunSnapshot::PreviousRun {
-  struct Schedule {
-    std::unique_ptr<Scheduler> scheduler{};
-    BaseValues base_values{};
-  };
-
   explicit PreviousRun(Trainer::Implementation& trainer)
-      : schedules(trainer.registered_optimizers_.size()) {
-    keep(trainer.run_, *trainer.optimizer_);
-    for (auto& each : trainer.registered_optimizers_) keep(each, *each.optimizer);
+      : schedules(trainer.trained_optimizers().size()) {
     exchange(trainer);
     begin_trial(trainer);
   }
 
-  template <class Scheduled>
-  static void keep(Scheduled& each, const torch::optim::Optimizer& optimizer) {
-    if (each.scheduler) each.base_values.keep(*each.scheduler, optimizer);
-  }
-
   void exchange(Trainer::Implementation& trainer) {
     std::swap(run, trainer.run_);
-    for (std::size_t i = 0; i < schedules.size(); ++i) {
-      auto& each = trainer.registered_optimizers_[i];
-      std::swap(schedules[i].scheduler, each.scheduler);
-      std::swap(schedules[i].base_values, each.base_values);
-    }
+    const auto trained = trainer.trained_optimizers();
+    for (std::size_t i = 0; i < schedules.size(); ++i) trained[i]->exchange_schedule(schedules[i]);
   }
 
   /// A trial starts from the same base values as the next run.
   void begin_trial(Trainer::Implementation& trainer) const {
-    trainer.run_ = {.base_values = run.base_values};
+    trainer.run_ = {};
+    const auto trained = trainer.trained_optimizers();
     for (std::size_t i = 0; i < schedules.size(); ++i) {
-      trainer.registered_optimizers_[i].scheduler.reset();
-      trainer.registered_optimizers_[i].base_values = schedules[i].base_values;
+      TrainedOptimizer::Schedule of_trial{.base_values = schedules[i].base_values};
+      trained[i]->exchange_schedule(of_trial);
     }
   }
 
   Trainer::Implementation::Run run{};
-  std::vector<Schedule> schedules;
+  std::vector<TrainedOptimizer::Schedule> schedules;
 };
 
 RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)

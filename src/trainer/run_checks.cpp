@@ -13,7 +13,7 @@
 #include "checkpoint/optimizer_state.hpp"
 #include "distributed/agreement.hpp"
 #include "linkboy/error.hpp"
-#include "trainer/run_setup.hpp"
+#include "trainer/run_checks.hpp"
 #include "trainer/trainer_implementation.hpp"
 
 namespace linkboy {
@@ -183,11 +183,11 @@ void check_accelerator_options(const Accelerator& accelerator, const TrainOption
 }
 
 void Trainer::Implementation::check_run(const TrainOptions& options) const {
-  check_train_options(options, optimizer_.get());
+  check_train_options(options, own_.get().get());
   check_trained_parameters();
   for (const RegisteredOptimizer& each : registered_optimizers_) {
-    check_learning_rates(*each.optimizer);
-    check_no_parameter_twice(*each.optimizer);
+    check_learning_rates(*each.trained);
+    check_no_parameter_twice(*each.trained);
   }
   LINKBOY_CHECK_OPTION(
       !options.weight_by_batch_size || registered_optimizers_.empty(),
@@ -221,7 +221,7 @@ void Trainer::Implementation::check_closure(const TrainOptions& options) const {
 
 void Trainer::Implementation::check_trained_parameters() const {
   const auto known = identities_of(model_, registered_modules_);
-  const auto parameters = parameters_of(*optimizer_);
+  const auto parameters = parameters_of(*own_);
   const bool trains_any =
       std::any_of(parameters.begin(), parameters.end(),
                   [&](const auto& tensor) { return known.contains(tensor.unsafeGetTensorImpl()); });
@@ -252,7 +252,7 @@ void Trainer::Implementation::check_gradients() const {
   if (!registered_optimizers_.empty() || accelerator_->distributed_options().zero_stage != 0) {
     return;
   }
-  const auto parameters = parameters_of(*optimizer_);
+  const auto parameters = parameters_of(*own_);
   const auto has_gradient = [](const at::Tensor& each) { return each.grad().defined(); };
   LINKBOY_CHECK(std::any_of(parameters.begin(), parameters.end(), has_gradient),
                 "the update has no gradients: no parameter of the optimizer got one. An override "
@@ -292,9 +292,9 @@ void Trainer::Implementation::warn_of_zero_rates() {
                           " are 0, and it has no schedule; its steps do not change the weights. "
                           "Set its lr, or a create_scheduler_fn."));
   };
-  warn(*optimizer_, run_.scheduler.get(), "optimizer");
+  warn(*own_, own_.scheduler(), "optimizer");
   for (const auto& registered : registered_optimizers_) {
-    warn(*registered.optimizer, registered.scheduler.get(),
+    warn(*registered.trained, registered.scheduler(),
          c10::str("registered optimizer \"", registered.name, "\""));
   }
 }
@@ -314,13 +314,13 @@ void Trainer::Implementation::check_same_on_all_ranks(const TrainOptions& option
   for (const auto& [name, value] : options_to_text(options)) lines.push_back(name + " = " + value);
   lines.push_back(c10::str("a scheduler = ", options.create_scheduler_fn != nullptr));
   lines.push_back(c10::str("resume_from = ", options.resume_from.has_value()));
-  if (optimizer_) {
-    for (std::string& line : describe_optimizer(*optimizer_)) lines.push_back(std::move(line));
+  if (own_) {
+    for (std::string& line : describe_optimizer(*own_)) lines.push_back(std::move(line));
   }
   for (const auto& registered : registered_optimizers_) {
     lines.push_back(c10::str("registered optimizer ", registered.name,
                              " with a scheduler = ", registered.create_scheduler_fn != nullptr));
-    for (const std::string& line : describe_optimizer(*registered.optimizer)) {
+    for (const std::string& line : describe_optimizer(*registered.trained)) {
       lines.push_back(c10::str(registered.name, ": ", line));
     }
   }

@@ -55,7 +55,7 @@ class RunProgress {
   void begin_micro_steps(int64_t num_of_epoch) { num_micro_steps_of_epoch_ = num_of_epoch; }
   bool has_micro_steps_left() const;
   /// Whether the run would reach its limit of updates if the open update counted.
-  bool may_end_with_open_update() const { return num_updates_ + 1 >= limits_.num_updates; }
+  bool may_end_with_pending_update() const { return num_updates_ + 1 >= limits_.num_updates; }
   void begin_micro_step();
   /// Counts the micro-step in progress. Further calls have no effect.
   void end_micro_step();

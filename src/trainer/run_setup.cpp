@@ -1,6 +1,6 @@
 // Prepares a run: its loaders, modules, optimizers, schedules and the executor of its steps.
 
-#include "trainer/run_setup.hpp"
+#include "trainer/run_checks.hpp"
 
 #include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
@@ -12,7 +12,6 @@
 #include <thread>
 #include <utility>
 
-#include "accelerator/accelerator_implementation.hpp"
 #include "accelerator/resolve_run_config.hpp"
 #include "accelerator/share_between_ranks.hpp"
 #include "linkboy/error.hpp"
@@ -26,7 +25,7 @@
 namespace linkboy {
 
 void Trainer::Implementation::set_up_training(const TrainOptions& options) {
-  claim_accelerator();
+  claim_ = accelerator_->reserve();
   check_same_on_all_ranks(options);
   check_accelerator_options(trainer_.accelerator(), options);
   share_loader_seed();
@@ -39,12 +38,10 @@ void Trainer::Implementation::set_up_training(const TrainOptions& options) {
   if (options.reset_run_history) run_history_->reset();
   run_ = {.train_dataloader = std::move(train_dataloader),
           .evaluation_sets = std::move(evaluation_sets),
-          .scheduler = std::move(run_.scheduler),
-          .base_values = std::move(run_.base_values),
           .weights_by_batch_size = options.weight_by_batch_size,
           .keeps_window = trainer_.needs_closure()};
   callback_handler_.begin_run();
-  drop_gradients();  // an override of `optimizer_zero_grad` may have kept those of the last update
+  abandon_update();  // an override of `optimizer_zero_grad` may have kept those of the last update
 
   trainer_.accelerator().set_gradient_accumulation_steps(options.gradient_accumulation_steps);
   prepare_dataloaders();
@@ -68,88 +65,17 @@ void Trainer::Implementation::set_up_training(const TrainOptions& options) {
   warn_of_zero_rates();
 }
 
-/// Replaces the schedules of the previous run. The new ones start from the base values, not from
-/// the last values of the previous ones, which are still in the optimizers.
+/// Replaces the schedules of the previous run.
 void Trainer::Implementation::create_schedulers(const TrainOptions& options) {
-  const auto replace = [&](torch::optim::Optimizer& optimizer, auto& place, auto create) {
-    if (place.scheduler) place.base_values.keep(*place.scheduler, optimizer);
-    place.base_values.set_base(optimizer);
-    auto back = c10::make_scope_exit([&] { place.base_values.set_last(optimizer); });
-    place.scheduler = create();
-    if (!place.scheduler) return;
-    back.release();
-    place.base_values = {};  // the schedule has them
-    place.scheduler->set_num_updates_of_run(run_.config.max_num_updates);
-    place.scheduler->allow_changed_lengths(options.allow_changed_schedule_length);
-    place.scheduler->run_start(*run_history_);
-    place.scheduler->start();
+  const auto replace = [&](TrainedOptimizer& trained, const auto& create) {
+    trained.replace_scheduler(create, run_.config.max_num_updates,
+                              options.allow_changed_schedule_length, *run_history_);
   };
-  replace(*optimizer_, run_, [&] { return trainer_.create_scheduler(options); });
+  replace(own_, [&] { return trainer_.create_scheduler(options); });
   for (RegisteredOptimizer& each : registered_optimizers_) {
     if (!each.create_scheduler_fn) continue;
-    replace(*each.optimizer, each,
-            [&] { return each.create_scheduler_fn(*each.optimizer, run_.config); });
+    replace(each.trained, [&] { return each.create_scheduler_fn(*each.trained, run_.config); });
   }
-}
-
-std::unique_ptr<StepExecutor> Trainer::Implementation::make_executor(ExecutionMode mode) {
-  StepPasses passes{.forward = [this](const Batch& batch) { return forward_pass(batch); },
-                    .backward = [this](const StepOutput& output) { backward_pass(output); }};
-  if (mode == ExecutionMode::eager) return make_eager_step(std::move(passes));
-  return make_graphed_step(std::move(passes), trainer_.device(),
-                           run_.config.gradient_accumulation_steps > 1, [this] {
-                             std::vector<at::Tensor> parameters;
-                             for (const torch::optim::Optimizer* each : optimizers()) {
-                               const auto own = parameters_of(*each);
-                               parameters.insert(parameters.end(), own.begin(), own.end());
-                             }
-                             return parameters;
-                           });
-}
-
-StepOutput Trainer::Implementation::forward_pass(const Batch& batch) {
-  const ProfilerRange range("forward");
-  const AutocastScope autocast = accelerator_->autocast();
-  if (run_.keeps_window) run_.batch_of_pass = batch;
-  return with_batch_in_errors(batch, [&] { return trainer_.calculate_train_batch_loss(batch); });
-}
-
-void Trainer::Implementation::backward_pass(const StepOutput& output) {
-  const ProfilerRange range("backward");
-  const AccumulationWindow window = accelerator_->window();
-  if (run_.keeps_window) {
-    const at::Tensor share = output.loss.detach() / window.length;
-    run_.loss_of_window = run_.loss_of_window.defined() ? run_.loss_of_window + share : share;
-    if (run_.progress.is_in_window()) keep_pass();
-  }
-  if (!run_.weights_by_batch_size) return trainer_.backward_step(output.loss);
-  // About the size of a batch, so that fp16 does not overflow. A power of two keeps the division
-  // exact.
-  if (run_.weight_unit == 0.0) {
-    run_.weight_unit = std::exp2(std::ilogb(max_over_ranks(output.batch_size)));
-  }
-  // A micro-step of several passes over its samples counts them once.
-  run_.window_weights.resize(static_cast<std::size_t>(window.length));
-  int64_t& weight = run_.window_weights[static_cast<std::size_t>(window.index)];
-  weight = std::max(weight, output.batch_size);
-  trainer_.backward_step(output.loss * (static_cast<double>(output.batch_size) / run_.weight_unit));
-}
-
-/// Keeps the batch of the pass in progress for the closure of an optimizer.
-void Trainer::Implementation::keep_pass() {
-  Batch batch = std::exchange(run_.batch_of_pass, {});
-  LINKBOY_CHECK(batch.size() > 0,
-                "the optimizer evaluates the loss of the window again, but train_step called "
-                "backward without forward. Call both in train_step.");
-  if (accelerator_->window().length > 1) {
-    // The loader may fill the same memory again.
-    Batch copy;
-    for (const auto& [name, tensor] : batch.tensors()) copy.set(name, tensor.clone());
-    for (const auto& [name, value] : batch.values()) copy.set_value(name, value.deepcopy());
-    batch = std::move(copy);
-  }
-  run_.passes_of_window.push_back(
-      {.micro_step = run_.progress.micro_step(), .batch = std::move(batch)});
 }
 
 std::vector<EvaluationSet> Trainer::Implementation::create_evaluation_sets(
@@ -280,12 +206,9 @@ void Trainer::Implementation::prepare_modules() {
   // reduced, too.
   for (const auto& module : registered_modules_) module->to(trainer_.device());
   std::vector<const torch::optim::Optimizer*> others;
-  for (const auto& registered : registered_optimizers_)
-    others.push_back(registered.optimizer.get());
-  Accelerator::Implementation& own = *accelerator_->impl_;
-  own.is_preparing_evaluation_ = claim_ == nullptr;  // another Trainer may be training
-  const auto back = c10::make_scope_exit([&] { own.is_preparing_evaluation_ = false; });
-  accelerator_->prepare(model_, optimizer_.get(), registered_modules_, others);
+  for (const auto& each : registered_optimizers_) others.push_back(each.trained.get().get());
+  const bool is_for_evaluation = claim_ == nullptr;  // another Trainer may be training
+  accelerator_->prepare(model_, own_.get().get(), registered_modules_, others, is_for_evaluation);
 }
 
 void Trainer::prepare_model_optimizer_and_dataloaders() {
@@ -354,7 +277,7 @@ void Trainer::Implementation::share_loader_seed() {
 
 std::unique_ptr<Scheduler> Trainer::create_scheduler(const TrainOptions& options) {
   if (!options.create_scheduler_fn) return nullptr;
-  return options.create_scheduler_fn(*impl_->optimizer_, impl_->run_.config);
+  return options.create_scheduler_fn(*impl_->own_, impl_->run_.config);
 }
 
 }  // namespace linkboy

@@ -1,26 +1,21 @@
-// Runs the passes of a micro-step directly or from CUDA graphs.
+// Ways to run the passes of a micro-step other than eagerly.
 
 #include "trainer/step_executor.hpp"
 
 #include <ATen/core/ivalue.h>
+#include <torch/optim/optimizer.h>
 
+#include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
+
+#include "accelerator/resolve_run_config.hpp"
+#include "precision/graphed_step.hpp"
+#include "trainer/trainer_implementation.hpp"
 
 namespace linkboy {
 namespace {
-
-class EagerExecutor final : public StepExecutor {
- public:
-  explicit EagerExecutor(StepPasses passes) : passes_(std::move(passes)) {}
-  StepOutput forward(const Batch& batch, AccumulationWindow) override {
-    return passes_.forward(batch);
-  }
-  void backward(const StepOutput& output) override { passes_.backward(output); }
-
- private:
-  StepPasses passes_;
-};
 
 /// Returns the same value with detached tensors.
 c10::IValue detached(const c10::IValue& value) {
@@ -47,32 +42,34 @@ c10::IValue detached(const c10::IValue& value) {
   return value;
 }
 
-class GraphExecutor final : public StepExecutor {
+}  // namespace
+
+/// Replays the passes from CUDA graphs.
+class Trainer::Implementation::GraphExecutor final : public StepExecutor {
  public:
-  GraphExecutor(StepPasses passes, c10::Device device, bool accumulates,
-                std::function<std::vector<at::Tensor>()> parameters)
-      : passes_(std::move(passes)),
-        device_(device),
-        accumulates_(accumulates),
-        parameters_(std::move(parameters)) {}
+  explicit GraphExecutor(Implementation& trainer) : trainer_(trainer) {}
 
   /// Records the graphs again if the parameters, or the set of trained ones, have changed.
   void begin_epoch() override {
-    const auto parameters = parameters_();
+    std::vector<at::Tensor> parameters;
+    for (const torch::optim::Optimizer* optimizer : trainer_.optimizers()) {
+      const auto own = parameters_of(*optimizer);
+      parameters.insert(parameters.end(), own.begin(), own.end());
+    }
     if (step_ && step_->matches(parameters)) return;
-    step_.emplace(device_, parameters, accumulates_,
+    const bool accumulates = trainer_.run_.config.gradient_accumulation_steps > 1;
+    step_.emplace(trainer_.accelerator_->device(), std::move(parameters), accumulates,
                   [this](const Batch& batch) { return run_both(batch); });
   }
 
   StepOutput forward(const Batch& batch, AccumulationWindow window) override {
     return step_->run(batch, window);
   }
-  void backward(const StepOutput&) override {}  // `forward` has already run it
 
  private:
-  StepOutput run_both(const Batch& batch) const {
-    StepOutput output = passes_.forward(batch);
-    passes_.backward(output);
+  StepOutput run_both(const Batch& batch) {
+    StepOutput output = trainer_.forward_pass(batch);
+    trainer_.backward_pass(output);
     // The stored output must not keep the graph of the pass alive.
     output.loss = output.loss.detach();
     output.model_outputs = detached(output.model_outputs);
@@ -81,24 +78,14 @@ class GraphExecutor final : public StepExecutor {
     return output;
   }
 
-  StepPasses passes_;
-  c10::Device device_;
-  bool accumulates_;
-  std::function<std::vector<at::Tensor>()> parameters_;
+  Implementation& trainer_;
   std::optional<GraphedStep> step_;
 };
 
-}  // namespace
-
-std::unique_ptr<StepExecutor> make_eager_step(StepPasses passes) {
-  return std::make_unique<EagerExecutor>(std::move(passes));
-}
-
-std::unique_ptr<StepExecutor> make_graphed_step(
-    StepPasses passes, c10::Device device, bool accumulates,
-    std::function<std::vector<at::Tensor>()> parameters) {
-  return std::make_unique<GraphExecutor>(std::move(passes), device, accumulates,
-                                         std::move(parameters));
+/// Returns null for eager passes.
+std::unique_ptr<StepExecutor> Trainer::Implementation::make_executor(ExecutionMode mode) {
+  if (mode == ExecutionMode::eager) return nullptr;
+  return std::make_unique<GraphExecutor>(*this);
 }
 
 }  // namespace linkboy

@@ -43,10 +43,10 @@ StateDict Trainer::Implementation::checkpoint_contents(const StateDict& extras,
                                                        CheckpointParts parts) const {
   StateDict contents;
   contents.set(kModel, model_.state_dict());
-  if (parts.optimizer && optimizer_) {
-    contents.set(kOptimizer, optimizer_state(*optimizer_, run_.scheduler.get(), run_.base_values));
+  if (parts.optimizer && own_) {
+    contents.set(kOptimizer, own_.state_dict(*accelerator_));
   }
-  if (parts.scheduler && run_.scheduler) contents.set(kScheduler, run_.scheduler->state_dict());
+  if (parts.scheduler && own_.scheduler()) contents.set(kScheduler, own_.scheduler()->state_dict());
   const auto set_if_any = [&](const char* key, const StateDict& states) {
     if (!states.empty()) contents.set(key, states);
   };
@@ -66,7 +66,7 @@ StateDict Trainer::Implementation::checkpoint_contents(const StateDict& extras,
 /// Counts the last updates of all optimizers. Call it before a state is saved or loaded.
 void Trainer::Implementation::settle_update() {
   if (accelerator_) accelerator_->settle_optimizer_steps();
-  count_open_update();
+  finish_pending_updates();
 }
 
 void Trainer::save_checkpoint(const std::filesystem::path& path, const StateDict& extras,
@@ -133,9 +133,9 @@ std::function<void()> Trainer::Implementation::check_contents(const StateDict& c
     return is_wanted && is_there && has_place;
   };
   const bool loads_optimizer =
-      is_loaded(parts.optimizer, kOptimizer, optimizer_ != nullptr, "the optimizer's state");
+      is_loaded(parts.optimizer, kOptimizer, own_.get() != nullptr, "the optimizer's state");
   const bool loads_scheduler =
-      is_loaded(parts.scheduler, kScheduler, run_.scheduler != nullptr, "the scheduler's state");
+      is_loaded(parts.scheduler, kScheduler, own_.scheduler() != nullptr, "the scheduler's state");
   const bool loads_modules =
       is_loaded(parts.registered_modules, kRegisteredModules, !registered_modules_state().empty(),
                 "the registered modules' state");
@@ -144,7 +144,7 @@ std::function<void()> Trainer::Implementation::check_contents(const StateDict& c
                 "the registered optimizers' states");
   std::vector<std::string> scheduled;
   for (const auto& registered : registered_optimizers_) {
-    if (registered.scheduler) scheduled.push_back(registered.name);
+    if (registered.scheduler()) scheduled.push_back(registered.name);
   }
   const bool loads_schedulers =
       is_loaded(parts.scheduler, kRegisteredSchedulers, !scheduled.empty(),
@@ -177,10 +177,10 @@ std::function<void()> Trainer::Implementation::check_contents(const StateDict& c
     scheduler->check_state_dict(state);
     schedulers.emplace_back(scheduler, std::move(state));
   };
-  if (loads_scheduler) check_scheduler(run_.scheduler.get(), contents.get_dict(kScheduler));
+  if (loads_scheduler) check_scheduler(own_.scheduler(), contents.get_dict(kScheduler));
   for (const auto& registered : registered_optimizers_) {
-    if (!loads_schedulers || !registered.scheduler) continue;
-    check_scheduler(registered.scheduler.get(),
+    if (!loads_schedulers || !registered.scheduler()) continue;
+    check_scheduler(registered.scheduler(),
                     contents.get_dict(kRegisteredSchedulers).get_dict(registered.name));
   }
   return [=, this, modules = std::move(modules), schedulers = std::move(schedulers)] {

@@ -13,7 +13,7 @@
 #include "linkboy/error.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
 #include "trainer/run_progress.hpp"
-#include "trainer/run_setup.hpp"
+#include "trainer/run_checks.hpp"
 #include "trainer/stop_control.hpp"
 #include "trainer/trainer_implementation.hpp"
 
@@ -217,6 +217,15 @@ void Trainer::Implementation::eval_step(const Batch& batch) {
   }();
   track(run_.eval_loss, output, /*are_all_needed=*/false);
   trainer_.fire<Event::eval_step_end>(batch, output);
+}
+
+void Trainer::eval_epoch_start() {
+  impl_->model_.eval();
+  for (const auto& module : impl_->registered_modules_) module->eval();
+}
+
+StepOutput Trainer::calculate_eval_batch_loss(const Batch& batch) {
+  return impl_->calculate_batch_loss(batch);
 }
 
 }  // namespace linkboy

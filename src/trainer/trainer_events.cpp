@@ -157,8 +157,7 @@ void Trainer::Implementation::settle_after_failure() noexcept {
   try {
     settle_update();
   } catch (...) {  // the error that ended the run is reported already
-    run_.open_update.reset();
-    for (RegisteredOptimizer& registered : registered_optimizers_) registered.open_step.reset();
+    for (TrainedOptimizer* trained : trained_optimizers()) trained->forget_step();
   }
 }
 
@@ -197,7 +196,7 @@ void Trainer::Implementation::end_run(void (Trainer::*method)(),
 
 /// Drops everything unfinished, so that neither a later run nor a training state contains it.
 void Trainer::Implementation::leave_what_is_half_done() {
-  if (run_.progress.leave()) drop_gradients();
+  if (run_.progress.leave()) abandon_update();
   if (!run_.progress.is_epoch_cut_short()) run_.after_last_update.reset();
 }
 

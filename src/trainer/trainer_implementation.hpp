@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "accelerator/trained_optimizer.hpp"
 #include "checkpoint/background_job.hpp"
 #include "linkboy/trainer.hpp"
-#include "run/base_values.hpp"
 #include "trainer/run_progress.hpp"
-#include "trainer/run_setup.hpp"
+#include "trainer/run_checks.hpp"
 #include "trainer/step_executor.hpp"
 #include "trainer/stop_control.hpp"
 
@@ -23,12 +23,10 @@ struct Trainer::Implementation {
   /// An optimizer in addition to the Trainer's own.
   struct RegisteredOptimizer {
     std::string name;
-    std::shared_ptr<torch::optim::Optimizer> optimizer;
+    TrainedOptimizer trained;
     CreateSchedulerFn create_scheduler_fn{};
-    std::unique_ptr<Scheduler> scheduler{};  // of the current or last run
-    BaseValues base_values{};                // of schedules before it
-    /// The verdict on its last step, until the host has read it.
-    std::optional<StepVerdict> open_step{};
+
+    Scheduler* scheduler() const { return trained.scheduler(); }
   };
 
   Implementation(Trainer& trainer, Model model, LossFunction loss_func,
@@ -42,9 +40,10 @@ struct Trainer::Implementation {
   void check_epoch_was_trained() const;
   void create_schedulers(const TrainOptions& options);
   RegisteredOptimizer& registered_optimizer(std::string_view name);
+  std::vector<TrainedOptimizer*> trained_optimizers();
   std::vector<torch::optim::Optimizer*> optimizers() const;
   void zero_gradients();
-  void drop_gradients();
+  void abandon_update();
   at::Tensor evaluate_window();
   std::unique_ptr<StepExecutor> make_executor(ExecutionMode mode);
   StepOutput forward_pass(const Batch& batch);
@@ -52,16 +51,15 @@ struct Trainer::Implementation {
   void keep_pass();
   void weight_gradients();
   void eval_step(const Batch& batch);
-  void count_open_update();
-  void count_open_step(RegisteredOptimizer& registered);
+  void finish_pending_updates();
+  void finish_step(RegisteredOptimizer& registered);
   void clear_window();
   void settle_update();
-  void claim_accelerator();
   std::unique_ptr<BatchIterator> begin_batches(DataLoader& loader);
   bool has_micro_steps_left();
   Batch begin_micro_step(BatchIterator& batches);
   void end_micro_step();
-  StepExecutor& executor_of_step() const;
+  void check_is_in_step() const;
   void begin_update();
   void end_optimizer_step();
   void end_training_of_epoch();
@@ -80,6 +78,7 @@ struct Trainer::Implementation {
     std::string prefix{};
     std::string set_name{};
   };
+  class GraphExecutor;
   class EvaluationScope;
   class EvaluationRunScope;
 
@@ -154,8 +153,6 @@ struct Trainer::Implementation {
   std::function<void()> check_contents(const StateDict& contents, const std::filesystem::path& path,
                                        CheckpointParts parts, bool is_resumed);
   c10::IValue gather_on_main_process(const StateDict& own);
-  StateDict optimizer_state(const torch::optim::Optimizer& optimizer, const Scheduler* scheduler,
-                            BaseValues base_values) const;
   StateDict registered_modules_state() const;
   StateDict registered_optimizers_state() const;
   StateDict registered_schedulers_state() const;
@@ -171,7 +168,7 @@ struct Trainer::Implementation {
   Trainer& trainer_;
   Model model_;
   LossFunction loss_func_;
-  std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  TrainedOptimizer own_;
   CallbackHandler callback_handler_;
   std::shared_ptr<RunHistory> run_history_;
   std::shared_ptr<Accelerator> accelerator_;
@@ -190,15 +187,11 @@ struct Trainer::Implementation {
     std::shared_ptr<DataLoader> train_dataloader{};
     std::shared_ptr<DataLoader> eval_dataloader{};
     std::vector<EvaluationSet> evaluation_sets{};
-    std::unique_ptr<Scheduler> scheduler{};
-    BaseValues base_values{};  // of the schedules of earlier runs
-    std::unique_ptr<StepExecutor> executor{};
+    std::unique_ptr<StepExecutor> executor{};  // null for eager passes
     RunConfig config{};
     TrainResult result{};
     RunProgress progress{};
     std::filesystem::path resumed_from{};
-    /// The verdict on the last update, until the host has read it.
-    std::optional<StepVerdict> open_update{};
     bool weights_by_batch_size = false;
     std::vector<int64_t> window_weights{};  // samples in each micro-step of the window
     double weight_unit = 0.0;   // divides their losses until the window's weight is known
@@ -223,7 +216,7 @@ struct Trainer::Implementation {
   std::optional<uint64_t> loader_seed_;  // rank 0's seed, for all ranks; empty for one process
   std::vector<std::string> tracked_losses_;
   bool is_running_ = false;
-  std::shared_ptr<void> claim_;  // marks the accelerator as in use during a training run
+  std::shared_ptr<void> claim_;  // reserves the accelerator during a training run
   std::unique_ptr<BackgroundSave> background_save_;
 
   StopControl stop_;

@@ -107,7 +107,7 @@ void Trainer::Implementation::weight_gradients() {
                 "call them. Call them in train_step, or do not set weight_by_batch_size.");
   const auto num_parts =
       static_cast<double>(accelerator_->window().length * accelerator_->num_processes());
-  const auto gradients = gradients_of(parameters_of(*optimizer_));
+  const auto gradients = gradients_of(parameters_of(*own_));
   const at::NoGradGuard no_grad;
   if (!gradients.empty())
     at::_foreach_mul_(gradients, run_.weight_unit * num_parts / weight.item<double>());

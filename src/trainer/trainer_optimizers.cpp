@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "accelerator/accelerator_implementation.hpp"
 #include "accelerator/resolve_run_config.hpp"
 #include "checkpoint/checkpoint_keys.hpp"
 #include "checkpoint/optimizer_state.hpp"
@@ -31,7 +30,7 @@ void Trainer::register_optimizer(std::string name,
                        "\" is an LBFGS, which needs a closure; step_optimizer does not have one. "
                        "Pass the LBFGS to the Trainer's constructor.");
   impl_->registered_optimizers_.push_back({.name = std::move(name),
-                                           .optimizer = std::move(optimizer),
+                                           .trained = TrainedOptimizer(std::move(optimizer)),
                                            .create_scheduler_fn = std::move(create_scheduler_fn)});
 }
 
@@ -42,13 +41,13 @@ std::vector<std::string> Trainer::registered_optimizers() const {
 }
 
 std::shared_ptr<torch::optim::Optimizer> Trainer::optimizer(std::string_view name) {
-  impl_->count_open_update();
-  return impl_->registered_optimizer(name).optimizer;
+  impl_->finish_pending_updates();
+  return impl_->registered_optimizer(name).trained.get();
 }
 
 Scheduler* Trainer::scheduler(std::string_view name) {
-  impl_->count_open_update();
-  return impl_->registered_optimizer(name).scheduler.get();
+  impl_->finish_pending_updates();
+  return impl_->registered_optimizer(name).scheduler();
 }
 
 Trainer::Implementation::RegisteredOptimizer& Trainer::Implementation::registered_optimizer(
@@ -65,22 +64,28 @@ Trainer::Implementation::RegisteredOptimizer& Trainer::Implementation::registere
 }
 
 /// Returns the Trainer's own optimizer, if it has one, and the registered ones.
+std::vector<TrainedOptimizer*> Trainer::Implementation::trained_optimizers() {
+  std::vector<TrainedOptimizer*> all;
+  if (own_) all.push_back(&own_);
+  for (auto& registered : registered_optimizers_) all.push_back(&registered.trained);
+  return all;
+}
+
 std::vector<torch::optim::Optimizer*> Trainer::Implementation::optimizers() const {
   std::vector<torch::optim::Optimizer*> all;
-  if (optimizer_) all.push_back(optimizer_.get());
-  for (const auto& registered : registered_optimizers_) all.push_back(registered.optimizer.get());
+  if (own_) all.push_back(own_.get().get());
+  for (const auto& registered : registered_optimizers_) {
+    all.push_back(registered.trained.get().get());
+  }
   return all;
 }
 
 void Trainer::Implementation::zero_gradients() {
-  Accelerator::zero_grad(*optimizer_);
-  for (const auto& registered : registered_optimizers_) {
-    Accelerator::zero_grad(*registered.optimizer);
-  }
+  for (torch::optim::Optimizer* optimizer : optimizers()) Accelerator::zero_grad(*optimizer);
 }
 
-/// Ends an accumulation window without an update.
-void Trainer::Implementation::drop_gradients() {
+/// Forgets an update that this process has left; the others may not be there.
+void Trainer::Implementation::abandon_update() {
   zero_gradients();
   if (GradScaler* scaler = accelerator_->grad_scaler()) scaler->forget();
 }
@@ -94,46 +99,18 @@ void Trainer::step_optimizer(std::string_view name) {
       "\") was called although no update is due: the gradients of an accumulation window are "
       "averaged at its end. Call it in optimizer_step, or in train_step after a backward "
       "pass if is_update_due().");
-  impl_->count_open_step(registered);
-  torch::optim::Optimizer& optimizer = *registered.optimizer;
-  if (registered.scheduler && registered.scheduler->include_new_groups()) {
-    registered.scheduler->start();
-  }
-  linkboy::clip_gradients(*impl_->accelerator_, optimizer, impl_->run_.config);
-  // A skipped step of this optimizer does not affect the Trainer's own optimizer.
-  StepVerdict& verdict = impl_->accelerator_->impl_->step_verdict_;
-  StepVerdict of_others = std::exchange(verdict, StepVerdict());
-  impl_->accelerator_->optimizer_step(optimizer);
-  registered.open_step = std::exchange(verdict, std::move(of_others));
-  Accelerator::zero_grad(optimizer);
-  if (registered.open_step->is_known()) impl_->count_open_step(registered);
-}
-
-/// Counts the last step. A skipped step does not move the schedule.
-void Trainer::Implementation::count_open_step(RegisteredOptimizer& registered) {
-  if (!registered.open_step) return;
-  const StepVerdict verdict = *std::exchange(registered.open_step, std::nullopt);
-  if (GradScaler* scaler = accelerator_->grad_scaler()) scaler->settle(*registered.optimizer);
-  if (!verdict.was_skipped() && registered.scheduler) registered.scheduler->step();
+  impl_->finish_step(registered);
+  registered.trained.step(*impl_->accelerator_, impl_->run_.config);
+  Accelerator::zero_grad(*registered.trained);
+  if (registered.trained.is_outcome_known()) impl_->finish_step(registered);
 }
 
 // ---- In checkpoints ----------------------------------------------------------------------------
 
-/// @param base_values  Those of schedules before `scheduler`.
-StateDict Trainer::Implementation::optimizer_state(const torch::optim::Optimizer& optimizer,
-                                                   const Scheduler* scheduler,
-                                                   BaseValues base_values) const {
-  StateDict state = accelerator_->optimizer_state_dict(optimizer);
-  if (scheduler != nullptr) base_values.keep(*scheduler, optimizer);
-  base_values.add_to(state, optimizer);
-  return state;
-}
-
 StateDict Trainer::Implementation::registered_optimizers_state() const {
   StateDict states;
   for (const auto& registered : registered_optimizers_) {
-    states.set(registered.name, optimizer_state(*registered.optimizer, registered.scheduler.get(),
-                                                registered.base_values));
+    states.set(registered.name, registered.trained.state_dict(*accelerator_));
   }
   return states;
 }
@@ -141,7 +118,7 @@ StateDict Trainer::Implementation::registered_optimizers_state() const {
 StateDict Trainer::Implementation::registered_schedulers_state() const {
   StateDict states;
   for (const auto& registered : registered_optimizers_) {
-    if (registered.scheduler) states.set(registered.name, registered.scheduler->state_dict());
+    if (registered.scheduler()) states.set(registered.name, registered.scheduler()->state_dict());
   }
   return states;
 }
@@ -164,37 +141,31 @@ void Trainer::Implementation::check_registered(const StateDict& contents, const 
 /// Loads all of the states. If one does not fit, restores the previous ones and throws.
 void Trainer::Implementation::load_optimizer_states(const StateDict& contents, bool loads_own,
                                                     bool loads_registered) {
-  std::vector<std::pair<torch::optim::Optimizer*, StateDict>> states;
-  if (loads_own) states.emplace_back(optimizer_.get(), contents.get_dict(kOptimizer));
-  for (const auto& registered : registered_optimizers_) {
+  std::vector<std::pair<TrainedOptimizer*, StateDict>> states;
+  if (loads_own) states.emplace_back(&own_, contents.get_dict(kOptimizer));
+  for (auto& registered : registered_optimizers_) {
     if (!loads_registered) break;
-    states.emplace_back(registered.optimizer.get(),
+    states.emplace_back(&registered.trained,
                         contents.get_dict(kRegisteredOptimizers).get_dict(registered.name));
   }
-  std::vector<std::pair<torch::optim::Optimizer*, StateDict>> before;
+  std::vector<std::pair<TrainedOptimizer*, StateDict>> before;
   try {
-    for (const auto& [optimizer, state] : states) {
+    for (const auto& [trained, state] : states) {
       StateDict present;
-      if (states.size() > 1) present = optimizer_state_dict(*optimizer);
-      load_optimizer_state_dict(*optimizer, state);
-      before.emplace_back(optimizer, std::move(present));
+      if (states.size() > 1) present = optimizer_state_dict(**trained);
+      load_optimizer_state_dict(**trained, state);
+      before.emplace_back(trained, std::move(present));
     }
   } catch (...) {
-    for (const auto& [optimizer, state] : before) load_optimizer_state_dict(*optimizer, state);
+    for (const auto& [trained, state] : before) load_optimizer_state_dict(**trained, state);
     throw;
   }
-  std::size_t i = 0;
-  if (loads_own) run_.base_values.load(states[i++].second, *optimizer_);
-  for (RegisteredOptimizer& registered : registered_optimizers_) {
-    if (loads_registered) registered.base_values.load(states[i++].second, *registered.optimizer);
-  }
+  for (const auto& [trained, state] : states) trained->load_base_values(state);
 }
 
 // ---- Closures ----------------------------------------------------------------------------------
 
-bool Trainer::needs_closure() const {
-  return impl_->optimizer_ && linkboy::needs_closure(*impl_->optimizer_);
-}
+bool Trainer::needs_closure() const { return impl_->own_ && linkboy::needs_closure(*impl_->own_); }
 
 at::Tensor Trainer::evaluate_window() {
   LINKBOY_CHECK(impl_->run_.keeps_window && impl_->run_.progress.is_in_update(),
@@ -205,6 +176,23 @@ at::Tensor Trainer::evaluate_window() {
   return impl_->evaluate_window();
 }
 
+/// Keeps the batch of the pass in progress for the closure of an optimizer.
+void Trainer::Implementation::keep_pass() {
+  Batch batch = std::exchange(run_.batch_of_pass, {});
+  LINKBOY_CHECK(batch.size() > 0,
+                "the optimizer evaluates the loss of the window again, but train_step called "
+                "backward without forward. Call both in train_step.");
+  if (accelerator_->window().length > 1) {
+    // The loader may fill the same memory again.
+    Batch copy;
+    for (const auto& [name, tensor] : batch.tensors()) copy.set(name, tensor.clone());
+    for (const auto& [name, value] : batch.values()) copy.set_value(name, value.deepcopy());
+    batch = std::move(copy);
+  }
+  run_.passes_of_window.push_back(
+      {.micro_step = run_.progress.micro_step(), .batch = std::move(batch)});
+}
+
 at::Tensor Trainer::Implementation::evaluate_window() {
   if (run_.loss_of_window.defined()) return std::exchange(run_.loss_of_window, at::Tensor());
   const ProfilerRange range("evaluate_window");
@@ -212,7 +200,7 @@ at::Tensor Trainer::Implementation::evaluate_window() {
   LINKBOY_CHECK(!run_.passes_of_window.empty(),
                 "the optimizer evaluates the loss of the window again, but train_step did not call "
                 "backward. Call forward and backward in train_step.");
-  Accelerator::zero_grad(*optimizer_);
+  Accelerator::zero_grad(*own_);
   for (const Pass& pass : run_.passes_of_window) {
     accelerator_->begin_micro_step(pass.micro_step, run_.progress.num_micro_steps_of_epoch());
     backward_pass(forward_pass(pass.batch));

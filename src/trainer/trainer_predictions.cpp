@@ -12,7 +12,7 @@
 #include "distributed/ivalue_bytes.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
-#include "trainer/run_setup.hpp"
+#include "trainer/run_checks.hpp"
 #include "trainer/stop_control.hpp"
 #include "trainer/trainer_implementation.hpp"
 
@@ -287,6 +287,10 @@ c10::IValue Trainer::predict(const EvaluateOptions& options) {
     result = in_order(concatenated(all), order_of(place));
   });
   return result;
+}
+
+c10::IValue Trainer::predict_step(const Batch& batch) {
+  return impl_->model_.forward({batch.input()});
 }
 
 }  // namespace linkboy

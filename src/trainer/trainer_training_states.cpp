@@ -89,7 +89,7 @@ Trainer::Implementation::RunParts Trainer::Implementation::run_parts() const {
   }
   state.set("callbacks", callbacks);
   if (!own_callbacks.empty()) own.set("callbacks", own_callbacks);
-  if (run_.scheduler) parts.scheduler = run_.scheduler->state_dict();
+  if (own_.scheduler() != nullptr) parts.scheduler = own_.scheduler()->state_dict();
   parts.registered_schedulers = registered_schedulers_state();
   return parts;
 }
@@ -307,7 +307,7 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
                   "only the model and the optimizer with "
                   "load_checkpoint.");
   };
-  check_scheduler(kScheduler, impl_->run_.scheduler != nullptr, "");
+  check_scheduler(kScheduler, impl_->own_.scheduler() != nullptr, "");
   check_scheduler(kRegisteredSchedulers, !impl_->registered_schedulers_state().empty(),
                   " for a registered optimizer");
   LINKBOY_CHECK(contents.contains(kRegisteredOptimizers) || impl_->registered_optimizers_.empty(),

@@ -1,8 +1,47 @@
-// The getters and registrations of Trainer.
+// The constructor, the parts and the output of Trainer.
 
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "linkboy/error.hpp"
 #include "trainer/trainer_implementation.hpp"
 
 namespace linkboy {
+
+namespace {
+
+std::shared_ptr<Accelerator> accelerator_of(TrainerOptions& options) {
+  if (options.shared_accelerator) return std::move(options.shared_accelerator);
+  auto& as_view = options.accelerator.distributed.gradient_as_bucket_view;
+  as_view = as_view.value_or(true);
+  return std::make_shared<Accelerator>(std::move(options.accelerator));
+}
+
+}  // namespace
+
+Trainer::Trainer(Model model, LossFunction loss_func,
+                 std::shared_ptr<torch::optim::Optimizer> optimizer, TrainerOptions options)
+    : impl_(std::make_unique<Implementation>(*this, std::move(model), std::move(loss_func),
+                                             std::move(optimizer), std::move(options))) {
+  if (impl_->loss_func_.module()) register_module(impl_->loss_func_.module());
+}
+
+Trainer::Implementation::Implementation(Trainer& trainer, Model model, LossFunction loss_func,
+                                        std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                        TrainerOptions options)
+    : trainer_(trainer),
+      model_(std::move(model)),
+      loss_func_(std::move(loss_func)),
+      own_(std::move(optimizer)),
+      callback_handler_(std::move(options.callbacks)),
+      run_history_(options.run_history ? std::move(options.run_history)
+                                       : std::make_shared<InMemoryRunHistory>()),
+      accelerator_(accelerator_of(options)) {}
+
+Trainer::~Trainer() = default;
 
 Model& Trainer::model() { return impl_->model_; }
 const Model& Trainer::model() const { return impl_->model_; }
@@ -10,20 +49,20 @@ const Model& Trainer::model() const { return impl_->model_; }
 const LossFunction& Trainer::loss_func() const { return impl_->loss_func_; }
 
 const std::shared_ptr<torch::optim::Optimizer>& Trainer::optimizer() {
-  impl_->count_open_update();
-  return impl_->optimizer_;
+  impl_->finish_pending_updates();
+  return impl_->own_.get();
 }
 
 const std::shared_ptr<torch::optim::Optimizer>& Trainer::optimizer() const {
-  return impl_->optimizer_;
+  return impl_->own_.get();
 }
 
 Scheduler* Trainer::scheduler() {
-  impl_->count_open_update();
-  return impl_->run_.scheduler.get();
+  impl_->finish_pending_updates();
+  return impl_->own_.scheduler();
 }
 
-const Scheduler* Trainer::scheduler() const { return impl_->run_.scheduler.get(); }
+const Scheduler* Trainer::scheduler() const { return impl_->own_.scheduler(); }
 
 const std::shared_ptr<DataLoader>& Trainer::train_dataloader() const {
   return impl_->run_.train_dataloader;
@@ -51,14 +90,14 @@ const TrainResult& Trainer::result() const { return impl_->run_.result; }
 const std::filesystem::path& Trainer::resumed_from() const { return impl_->run_.resumed_from; }
 
 int64_t Trainer::num_updates() {
-  impl_->count_open_update();
+  impl_->finish_pending_updates();
   return impl_->run_.progress.num_updates();
 }
 
 int64_t Trainer::num_updates() const { return impl_->run_.progress.num_updates(); }
 
 bool Trainer::was_update_skipped() {
-  impl_->count_open_update();
+  impl_->finish_pending_updates();
   return impl_->run_.progress.was_update_skipped();
 }
 
@@ -96,5 +135,14 @@ const std::vector<std::shared_ptr<torch::nn::Module>>& Trainer::registered_modul
 }
 
 at::Tensor Trainer::gather(const at::Tensor& tensor) { return impl_->accelerator_->gather(tensor); }
+
+void Trainer::print(std::string_view line) { accelerator().print(line); }
+
+void Trainer::log(LogLevel level, std::string_view message, c10::ArrayRef<int64_t> ranks) {
+  const Accelerator& here = accelerator();
+  if (here.logger() || !here.is_main_process()) return here.log(level, message, ranks);
+  const bool is_meant = ranks.empty() || std::find(ranks.begin(), ranks.end(), 0) != ranks.end();
+  if (is_meant && level != LogLevel::debug) print(as_printed(level, message));
+}
 
 }  // namespace linkboy
