@@ -36,7 +36,7 @@
 namespace linkboy {
 namespace {
 
-using Callbacks = MadeByName<std::shared_ptr<Callback>>;
+using Callbacks = NamedFactory<std::shared_ptr<Callback>>;
 
 struct NoOptions {
   void visit_fields(const auto&) {}

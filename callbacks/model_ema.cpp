@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "linkboy/accelerator/main_process.hpp"
-#include "linkboy/callbacks/bring_here.hpp"
+#include "linkboy/callbacks/copy_checkpoint_of_resumed_run.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
@@ -59,7 +59,9 @@ void ModelEma::bring_saved_here(Trainer& trainer) {
   if (!options_.path || !saved_) return;
   StateDict marks{{"epoch", saved_epoch_}};
   if (metric_.best()) marks.set(metric_.name(), *metric_.best());
-  if (bring_here(trainer, "the best average so far", *saved_, marks, *options_.path)) return;
+  if (copy_checkpoint_of_resumed_run(trainer, "the best average so far", *saved_, marks,
+                                     *options_.path))
+    return;
   saved_.reset();
   metric_.forget_best();
 }

@@ -12,7 +12,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "linkboy/callbacks/kept_generators.hpp"
+#include "linkboy/callbacks/rng_state_guard.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/profiling/flop_counter.hpp"
 #include "linkboy/trainer.hpp"
@@ -139,7 +139,7 @@ c10::IValue run_in_evaluation_mode(Model& model, const std::function<c10::IValue
   const ModelModeGuard restore_mode(model);
   model.eval();
   const at::NoGradGuard no_grad;
-  const KeptGenerators generators(device_of(model));
+  const RngStateGuard generators(device_of(model));
   return forward();
 }
 

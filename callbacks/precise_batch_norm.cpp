@@ -10,7 +10,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "linkboy/callbacks/kept_generators.hpp"
+#include "linkboy/callbacks/rng_state_guard.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
 
@@ -96,7 +96,7 @@ void try_forward_for_statistics(Trainer& trainer, const Batch& batch,
   const ModelModeGuard restore_modes(trainer.model());
   trainer.model().eval();
   const at::NoGradGuard no_grad;
-  const KeptGenerators generators(trainer.device());
+  const RngStateGuard generators(trainer.device());
   forward_for_statistics(trainer, batch, forward);
 }
 

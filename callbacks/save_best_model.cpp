@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "linkboy/accelerator/main_process.hpp"
-#include "linkboy/callbacks/bring_here.hpp"
+#include "linkboy/callbacks/copy_checkpoint_of_resumed_run.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
@@ -75,7 +75,8 @@ void SaveBestModel::bring_saved_here(Trainer& trainer) {
     const std::string name = fmt::format("the best checkpoint of epoch {}", saved.epoch);
     const StateDict marks{{metric_.name(), saved.value}, {"epoch", saved.epoch}};
     const auto here = path_of(saved.epoch, ending_of(saved.path, saved.epoch));
-    if (bring_here(trainer, name, saved.path, marks, here)) kept.push_back(saved);
+    if (copy_checkpoint_of_resumed_run(trainer, name, saved.path, marks, here))
+      kept.push_back(saved);
   }
   saved_ = std::move(kept);
   if (saved_.empty()) {

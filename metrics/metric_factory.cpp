@@ -22,7 +22,7 @@
 namespace linkboy {
 namespace {
 
-using Metrics = MadeByName<std::shared_ptr<Metric>>;
+using Metrics = NamedFactory<std::shared_ptr<Metric>>;
 
 template <class M>
 Metrics::Entry metric(const char* name, typename M::Options options) {

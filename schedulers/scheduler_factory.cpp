@@ -12,7 +12,7 @@
 namespace linkboy {
 namespace {
 
-using Schedulers = MadeByName<CreateSchedulerFn>;
+using Schedulers = NamedFactory<CreateSchedulerFn>;
 
 /// The options that every scheduler accepts as text, in addition to its own.
 template <class Options>

@@ -155,7 +155,7 @@ class LINKBOY_API Accelerator {
   /// @return Whether the step was skipped, for a later query.
   /// @throws OptionError if `optimizer` is an LBFGS, whose step needs a closure.
   /// @note Collective, with `zero_stage`, `local_sgd_interval`, or a `gradient_comm_hook` in fp16.
-  StepVerdict optimizer_step(torch::optim::Optimizer& optimizer);
+  StepOutcome optimizer_step(torch::optim::Optimizer& optimizer);
 
   /// Performs one update with `optimizer.step(closure)`, for an optimizer that evaluates the loss
   /// itself, such as LBFGS. For each batch of the accumulation window, `closure` must run
@@ -218,7 +218,7 @@ class LINKBOY_API Accelerator {
   /// Returns whether a step of `optimizer` was skipped since the last `begin_micro_step` or
   /// `backward`, for a later query. If you query it after queuing the next micro-steps, the GPU
   /// stays busy while the host waits. Does not change the optimizers' update counts.
-  StepVerdict step_verdict(const torch::optim::Optimizer& optimizer) const;
+  StepOutcome step_outcome(const torch::optim::Optimizer& optimizer) const;
 
   /// The precision in which losses are computed.
   Precision precision() const;

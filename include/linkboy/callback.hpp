@@ -349,9 +349,9 @@ class LINKBOY_API CallbackHandler {
   /// Passes each callback its part with `Callback::load_rank_state_dict`.
   void load_rank_state_dicts(const StateDict& states);
 
-  /// Whether `Callback::on_init_end` of one of the callbacks must be called; true for the first
-  /// call only.
-  bool take_init_end(const Callback& callback);
+  /// Marks one of the callbacks as initialized. Returns false if it was already; otherwise its
+  /// `on_init_end` must be called.
+  bool try_mark_initialized(const Callback& callback);
 
   /// Calls `Callback::handle_event` of each callback.
   void call_event(std::string_view name, Trainer& trainer, const std::any& payload) const;

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "linkboy/callbacks/averaged_weights.hpp"
-#include "linkboy/callbacks/bring_here.hpp"
 #include "linkboy/callbacks/callback_factory.hpp"
 #include "linkboy/callbacks/convert_sync_batch_norm.hpp"
+#include "linkboy/callbacks/copy_checkpoint_of_resumed_run.hpp"
 #include "linkboy/callbacks/default_callbacks.hpp"
 #include "linkboy/callbacks/describe_run.hpp"
 #include "linkboy/callbacks/early_stopping.hpp"
@@ -13,7 +13,6 @@
 #include "linkboy/callbacks/fast_dev_run.hpp"
 #include "linkboy/callbacks/freeze_layers.hpp"
 #include "linkboy/callbacks/gradient_norm.hpp"
-#include "linkboy/callbacks/kept_generators.hpp"
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/learning_rate_monitor.hpp"
 #include "linkboy/callbacks/limit_batches.hpp"
@@ -29,6 +28,7 @@
 #include "linkboy/callbacks/print_progress.hpp"
 #include "linkboy/callbacks/profiler.hpp"
 #include "linkboy/callbacks/progress_bar.hpp"
+#include "linkboy/callbacks/rng_state_guard.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
 #include "linkboy/callbacks/save_checkpoint.hpp"
 #include "linkboy/callbacks/save_predictions.hpp"

@@ -4,7 +4,7 @@
 
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/checkpoint_parts.hpp"
-#include "linkboy/checkpoint/name_options.hpp"
 #include "linkboy/checkpoint/safetensors.hpp"
 #include "linkboy/checkpoint/state_dict.hpp"
+#include "linkboy/checkpoint/tensor_renaming.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "linkboy/checkpoint/name_options.hpp"
 #include "linkboy/checkpoint/state_dict.hpp"
+#include "linkboy/checkpoint/tensor_renaming.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/export.hpp"
 

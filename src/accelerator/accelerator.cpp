@@ -17,7 +17,7 @@
 
 #include "accelerator/accelerator_implementation.hpp"
 #include "distributed/agreement.hpp"
-#include "distributed/world.hpp"
+#include "distributed/init_process_group.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {

@@ -45,9 +45,9 @@ struct Accelerator::Implementation {
   int64_t gradient_accumulation_steps_ = 1;
   AccumulationWindow window_;
   /// The steps since the last `begin_micro_step` or `backward`, and whether one was left out.
-  std::vector<std::pair<const torch::optim::Optimizer*, StepVerdict>> steps_;
+  std::vector<std::pair<const torch::optim::Optimizer*, StepOutcome>> steps_;
   bool is_step_skipped_ = false;
-  /// Optimizers with a step in this window whose verdict has not been read. Cleared when the next
+  /// Optimizers with a step in this window whose outcome has not been read. Cleared when the next
   /// window begins, because the optimizers may no longer exist then.
   std::unordered_set<const torch::optim::Optimizer*> unsettled_;
 

@@ -164,8 +164,8 @@ void Accelerator::clip_grad_value(const std::vector<at::Tensor>& parameters,
   at::_foreach_clamp_max_(gradients, clip_value);
 }
 
-StepVerdict Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
-  StepVerdict verdict;
+StepOutcome Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
+  StepOutcome outcome;
   const auto check_needs_no_closure = [&] {
     LINKBOY_CHECK_OPTION(
         !needs_closure(optimizer),
@@ -176,8 +176,8 @@ StepVerdict Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
     if (impl_->grad_scaler_) {
       check_needs_no_closure();
       if (has_gradient_without_kernel(optimizer)) impl_->partly_fused_.insert(&optimizer);
-      verdict = impl_->grad_scaler_->queue_step(optimizer);
-      if (!verdict.is_known()) impl_->unsettled_.insert(&optimizer);
+      outcome = impl_->grad_scaler_->queue_step(optimizer);
+      if (!outcome.is_known()) impl_->unsettled_.insert(&optimizer);
       return;
     }
     const FusedGradients fused = fused_step(optimizer);
@@ -200,8 +200,8 @@ StepVerdict Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
     make_step();
   }
   if (impl_->distributed_.local_sgd_interval > 0) impl_->average_weights(optimizer);
-  impl_->steps_.emplace_back(&optimizer, verdict);
-  return verdict;
+  impl_->steps_.emplace_back(&optimizer, outcome);
+  return outcome;
 }
 
 void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer,
@@ -261,19 +261,19 @@ void Accelerator::Implementation::forget_steps() {
   is_step_skipped_ = false;
 }
 
-StepVerdict Accelerator::step_verdict(const torch::optim::Optimizer& optimizer) const {
-  StepVerdict verdict(impl_->is_step_skipped_);
+StepOutcome Accelerator::step_outcome(const torch::optim::Optimizer& optimizer) const {
+  StepOutcome outcome(impl_->is_step_skipped_);
   for (const auto& [stepped, of_step] : impl_->steps_) {
-    if (stepped == &optimizer) verdict.add(of_step);
+    if (stepped == &optimizer) outcome.add(of_step);
   }
-  return verdict;
+  return outcome;
 }
 
 bool Accelerator::optimizer_step_was_skipped() {
   settle_optimizer_steps();
-  StepVerdict verdict(impl_->is_step_skipped_);
-  for (const auto& step : impl_->steps_) verdict.add(step.second);
-  return verdict.was_skipped();
+  StepOutcome outcome(impl_->is_step_skipped_);
+  for (const auto& step : impl_->steps_) outcome.add(step.second);
+  return outcome.was_skipped();
 }
 
 void Accelerator::settle_optimizer_steps() {

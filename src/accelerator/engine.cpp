@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "accelerator/epoch_geometry.hpp"
 #include "accelerator/resolve_run_config.hpp"
+#include "accelerator/resume_position.hpp"
 #include "accelerator/share_between_ranks.hpp"
 #include "accelerator/trained_optimizer.hpp"
 #include "checkpoint/checkpoint_keys.hpp"
@@ -42,7 +42,7 @@ struct Reading {
 };
 
 /// The position of the loop in the training loader.
-struct Place {
+struct LoaderPosition {
   int64_t epoch = 0;
   int64_t micro_step = 0;
   int64_t num_micro_steps = std::numeric_limits<int64_t>::max();  // of the epoch
@@ -76,7 +76,7 @@ struct Place {
 class EpochIterator final : public BatchIterator {
  public:
   EpochIterator(std::unique_ptr<BatchIterator> batches, std::shared_ptr<Reading> reading,
-                std::shared_ptr<Place> place)
+                std::shared_ptr<LoaderPosition> place)
       : batches_(std::move(batches)), reading_(std::move(reading)), place_(std::move(place)) {}
   ~EpochIterator() override { reading_->is_open = false; }
   EpochIterator(const EpochIterator&) = delete;
@@ -99,12 +99,12 @@ class EpochIterator final : public BatchIterator {
  private:
   std::unique_ptr<BatchIterator> batches_;
   std::shared_ptr<Reading> reading_;
-  std::shared_ptr<Place> place_;
+  std::shared_ptr<LoaderPosition> place_;
 };
 
 class EpochLoader final : public DataLoader {
  public:
-  EpochLoader(std::shared_ptr<DataLoader> loader, std::shared_ptr<Place> place)
+  EpochLoader(std::shared_ptr<DataLoader> loader, std::shared_ptr<LoaderPosition> place)
       : loader_(std::move(loader)), place_(std::move(place)) {}
 
   int64_t size() const override { return loader_->size(); }
@@ -126,7 +126,7 @@ class EpochLoader final : public DataLoader {
 
  private:
   std::shared_ptr<DataLoader> loader_;
-  std::shared_ptr<Place> place_;
+  std::shared_ptr<LoaderPosition> place_;
 };
 
 void check_engine_options(const EngineOptions& options, const torch::optim::Optimizer* optimizer,
@@ -181,7 +181,7 @@ struct Engine::Implementation {
   bool is_scheduler_used_ = false;  // by the loop, which may pass it a metric
   int64_t num_epochs_ended_ = 0;
   RunConfig config_;
-  std::shared_ptr<Place> place_ = std::make_shared<Place>();
+  std::shared_ptr<LoaderPosition> place_ = std::make_shared<LoaderPosition>();
   at::Tensor gradient_norm_;
   bool has_gradients_ = false;  // whether the current micro-step has gradients
   std::optional<int64_t> max_num_updates_;
@@ -355,7 +355,7 @@ bool Engine::step() {
   LINKBOY_CHECK(
       std::exchange(impl_->has_gradients_, false),
       "step was called without a preceding backward. Call backward and then step for each batch.");
-  Place& place = *impl_->place_;
+  LoaderPosition& place = *impl_->place_;
   const bool is_due = impl_->accelerator_->window().is_complete();
   if (is_due) impl_->make_update();
   place.has_begun = false;
@@ -399,7 +399,7 @@ StateDict Engine::state_dict() {
                 {"num_epochs", impl_->num_epochs_},
                 {"micro_step", impl_->place_->micro_step}};
   if (impl_->train_loader_) {
-    save_epoch_geometry(own, *impl_->train_loader_, impl_->accelerator_->num_processes());
+    save_resume_position(own, *impl_->train_loader_, impl_->accelerator_->num_processes());
   }
   own.set("accelerator", impl_->accelerator_->state_dict());
   if (impl_->accelerator_->has_own_weights()) own.set(kWeightsOfRanks, impl_->weights_of_ranks());
@@ -449,8 +449,9 @@ void Engine::load_state_dict(const StateDict& state) {
                 num_updates, " updates, ", num_epochs, " epochs and ", micro_step,
                 " micro-steps; none may be negative. Use another state.");
   if (impl_->train_loader_) {
-    micro_step = micro_step_here(own, *impl_->train_loader_, impl_->accelerator_->num_processes(),
-                                 impl_->config_.gradient_accumulation_steps, "the Engine's state");
+    micro_step =
+        micro_step_in_this_run(own, *impl_->train_loader_, impl_->accelerator_->num_processes(),
+                               impl_->config_.gradient_accumulation_steps, "the Engine's state");
   }
   StateDict scheduler, scaler, loader;
   if (impl_->trained_.scheduler() != nullptr) {

@@ -26,7 +26,7 @@ void TrainedOptimizer::replace_scheduler(c10::function_ref<std::unique_ptr<Sched
 
 bool TrainedOptimizer::finish_step(Accelerator& accelerator) {
   if (!outcome_) return false;
-  const StepVerdict outcome = *std::exchange(outcome_, std::nullopt);
+  const StepOutcome outcome = *std::exchange(outcome_, std::nullopt);
   if (GradScaler* scaler = accelerator.grad_scaler()) scaler->settle(*optimizer_);
   return !outcome.was_skipped();
 }

@@ -51,7 +51,7 @@ class TrainedOptimizer {
   /// Sets the schedule's values in param groups that were added since the last step.
   void begin_step();
   /// @param outcome  Whether the step was skipped; the host may find out later.
-  void end_step(StepVerdict outcome) { outcome_ = std::move(outcome); }
+  void end_step(StepOutcome outcome) { outcome_ = std::move(outcome); }
   /// All of it except `finish_step`.
   /// @return The norm that `clip_gradients` returns.
   at::Tensor step(Accelerator& accelerator, const RunConfig& config);
@@ -80,7 +80,7 @@ class TrainedOptimizer {
 
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   Schedule schedule_;
-  std::optional<StepVerdict> outcome_;
+  std::optional<StepOutcome> outcome_;
 };
 
 }  // namespace linkboy

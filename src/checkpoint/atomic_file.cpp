@@ -78,7 +78,7 @@ fs::path target_of(fs::path path) {
 // the disk.
 void sync_folder_of(const fs::path& path) {
   const fs::path folder = folder_of(path);
-  const Descriptor descriptor(folder, O_RDONLY | O_DIRECTORY);
+  const FileDescriptor descriptor(folder, O_RDONLY | O_DIRECTORY);
   // A folder may be writable but not readable, and some filesystems refuse to sync one.
   if (!descriptor) return;
   const int result = retry_if_interrupted([&] { return ::fsync(descriptor.get()); });
@@ -96,7 +96,7 @@ void remove_unfinished(const fs::path& folder) {
        entry.increment(error)) {
     const fs::path& path = entry->path();
     if (!is_name_beside(path.filename().string())) continue;
-    const Descriptor file(path, O_RDWR | O_NOFOLLOW);
+    const FileDescriptor file(path, O_RDWR | O_NOFOLLOW);
     if (file && try_lock(file) == 0 && is_at(file, path)) ::unlink(path.c_str());
   }
 }
@@ -135,7 +135,7 @@ AtomicFile::AtomicFile(fs::path path) : path_(target_of(std::move(path))) {
   remove_unfinished_once(folder_of(path_));
   for (int num_removed = 0;;) {
     aside_ = name_beside(path_);
-    descriptor_ = Descriptor(aside_, O_WRONLY | O_CREAT | O_EXCL);
+    descriptor_ = FileDescriptor(aside_, O_WRONLY | O_CREAT | O_EXCL);
     // Other processes may remove the folder while it is empty: see next_training_state_number.
     constexpr int kMostRemoved = 100;
     if (!descriptor_ && errno == ENOENT && ++num_removed < kMostRemoved) {
@@ -198,13 +198,13 @@ bool AtomicFile::set_direct(bool direct) {
   return ::fcntl(descriptor_.get(), F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
 }
 
-Descriptor AtomicFile::commit() {
+FileDescriptor AtomicFile::commit() {
   flush();
   const int synced = retry_if_interrupted([this] { return ::fsync(descriptor_.get()); });
   LINKBOY_CHECK_AS(FileError, synced == 0, "cannot write \"", path_.string(), "\" to the disk (",
                    system_reason(errno), "); any previous file is unchanged. Check the disk.");
   // Network filesystems may report a full disk only when the file is closed.
-  Descriptor lock = descriptor_.copy();
+  FileDescriptor lock = descriptor_.copy();
   const int closed = descriptor_.close();
   LINKBOY_CHECK_AS(FileError, closed == 0 || errno == EINTR, "cannot finish \"", path_.string(),
                    "\" (", system_reason(errno),

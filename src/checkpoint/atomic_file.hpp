@@ -6,7 +6,7 @@
 #include <memory>
 #include <system_error>
 
-#include "checkpoint/descriptor.hpp"
+#include "checkpoint/file_descriptor.hpp"
 
 namespace linkboy {
 
@@ -51,14 +51,14 @@ class AtomicFile {
   ///         the path is always locked.
   /// @throws FileError if a step fails. The old file is then unchanged, unless only the folder
   ///         could not be synced.
-  Descriptor commit();
+  FileDescriptor commit();
 
  private:
   bool set_direct(bool direct);
 
   std::filesystem::path path_;
   std::filesystem::path aside_;
-  Descriptor descriptor_;
+  FileDescriptor descriptor_;
   std::unique_ptr<char[], decltype(&std::free)> buffer_{nullptr, &std::free};
   std::size_t buffered_ = 0;
   bool is_folder_new_ = false;

@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "checkpoint/ivalue_tree.hpp"
 #include "checkpoint/stream_copy.hpp"
-#include "checkpoint/value_tree.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "atomic_file.hpp"
-#include "device_results.hpp"
+#include "ivalue_tree.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/error.hpp"
+#include "lost_rank_flag.hpp"
 #include "pickle_format.hpp"
 #include "pickler.hpp"
-#include "value_tree.hpp"
 #include "zip_archive.hpp"
 
 namespace linkboy {

@@ -42,7 +42,7 @@ void require_system(bool success, const Words&... words) {
 }  // namespace
 
 std::shared_ptr<FileBytes> FileBytes::open(const std::filesystem::path& path, bool mmap) {
-  std::shared_ptr<FileBytes> file(new FileBytes(Descriptor(path, O_RDONLY)));
+  std::shared_ptr<FileBytes> file(new FileBytes(FileDescriptor(path, O_RDONLY)));
   require_system(bool{file->descriptor_}, reason(), ". Check the path and its permissions.");
   struct stat status {};
   require_system(::fstat(file->descriptor_.get(), &status) == 0, reason(), ". Check the disk.");

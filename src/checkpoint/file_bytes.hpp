@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "checkpoint/descriptor.hpp"
+#include "checkpoint/file_descriptor.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
@@ -47,12 +47,12 @@ class FileBytes : public std::enable_shared_from_this<FileBytes> {
                    const Visit& visit = nullptr) const;
 
  private:
-  explicit FileBytes(Descriptor descriptor) : descriptor_(std::move(descriptor)) {}
+  explicit FileBytes(FileDescriptor descriptor) : descriptor_(std::move(descriptor)) {}
 
   void check_within(uint64_t offset, uint64_t size) const;
   void read(char* target, uint64_t offset, uint64_t size) const;
 
-  Descriptor descriptor_;
+  FileDescriptor descriptor_;
   uint64_t size_ = 0;
   char* mapping_ = nullptr;  // null if the file is not mapped
 };

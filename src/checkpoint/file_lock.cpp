@@ -32,12 +32,12 @@ bool has_no_locks(int error) {
 }
 
 /// Opens and locks a file. Returns nullopt if another open file holds the lock.
-std::optional<Descriptor> open_locked(const fs::path& path, int more_flags = 0) {
+std::optional<FileDescriptor> open_locked(const fs::path& path, int more_flags = 0) {
   while (true) {
     // Network filesystems lock only files that are open for writing. Other filesystems can also
     // lock another user's file that is open for reading.
-    Descriptor file(path, O_RDWR | O_CREAT | more_flags);
-    if (!file && errno == EACCES) file = Descriptor(path, O_RDONLY | more_flags);
+    FileDescriptor file(path, O_RDWR | O_CREAT | more_flags);
+    if (!file && errno == EACCES) file = FileDescriptor(path, O_RDONLY | more_flags);
     LINKBOY_CHECK_AS(FileError, file, "cannot open \"", path.string(), "\" (", system_reason(errno),
                      "). Choose a folder that this process may write to.");
     const int error = try_lock(file);
@@ -61,7 +61,7 @@ void check_is_no_link(const fs::path& path) {
 }
 
 std::string holder_in(const fs::path& path) {
-  const Descriptor file(path, O_RDONLY | O_NOFOLLOW);
+  const FileDescriptor file(path, O_RDONLY | O_NOFOLLOW);
   std::array<char, 512> text{};
   const ssize_t size = ::pread(file.get(), text.data(), text.size(), 0);
   if (size <= 0) return "its process is unknown";
@@ -70,12 +70,12 @@ std::string holder_in(const fs::path& path) {
 
 }  // namespace
 
-int try_lock(const Descriptor& file) {
+int try_lock(const FileDescriptor& file) {
   const int result = retry_if_interrupted([&] { return ::flock(file.get(), LOCK_EX | LOCK_NB); });
   return result == 0 ? 0 : errno;
 }
 
-bool is_at(const Descriptor& file, const fs::path& path) {
+bool is_at(const FileDescriptor& file, const fs::path& path) {
   struct stat here {};
   struct stat there {};
   const bool are_known = ::fstat(file.get(), &here) == 0 && ::stat(path.c_str(), &there) == 0;
@@ -83,7 +83,7 @@ bool is_at(const Descriptor& file, const fs::path& path) {
   return here.st_ino == there.st_ino && here.st_dev == there.st_dev;
 }
 
-Descriptor lock_file(const fs::path& path) {
+FileDescriptor lock_file(const fs::path& path) {
   std::error_code error = create_folders(path.parent_path());
   LINKBOY_CHECK_AS(FileError, !error, "cannot create the folder of \"", path.string(), "\" (",
                    error.message(), "). Choose a path whose folder can be created.");
@@ -100,10 +100,10 @@ Descriptor lock_file(const fs::path& path) {
 }
 
 std::shared_ptr<void> lock_output_file(const fs::path& path) {
-  return std::make_shared<Descriptor>(lock_file(path));
+  return std::make_shared<FileDescriptor>(lock_file(path));
 }
 
-Descriptor lock_folder(const fs::path& folder) {
+FileDescriptor lock_folder(const fs::path& folder) {
   const std::error_code error = create_folders(folder);
   LINKBOY_CHECK_AS(FileError, !error, "cannot create the folder \"", folder.string(), "\" (",
                    error.message(), "). Choose a path that can be created.");

@@ -2,7 +2,7 @@
 
 #include <filesystem>
 
-#include "checkpoint/descriptor.hpp"
+#include "checkpoint/file_descriptor.hpp"
 
 namespace linkboy {
 
@@ -12,23 +12,23 @@ namespace linkboy {
 
 /// Locks an open file without waiting. Returns 0 or the system's error number: EWOULDBLOCK if
 /// another open file of this or another process holds the lock.
-int try_lock(const Descriptor& file);
+int try_lock(const FileDescriptor& file);
 
 /// Returns whether `path` still names the open file: false if the file was replaced or removed
 /// since. If this cannot be determined, returns true.
-bool is_at(const Descriptor& file, const std::filesystem::path& path);
+bool is_at(const FileDescriptor& file, const std::filesystem::path& path);
 
 /// Locks a tracker's file, and creates it if it does not exist. An atomic replacement passes the
 /// lock on: see AtomicFile::commit.
 /// @throws FileError if another run or tracker holds the lock, if the path names something other
 ///         than a regular file, or if the file cannot be created, opened or locked.
-Descriptor lock_file(const std::filesystem::path& path);
+FileDescriptor lock_file(const std::filesystem::path& path);
 
 /// Locks a folder with the file `.lock` in it, and creates the folder if it does not exist. The
 /// file remains and contains the name of the last owner; its existence does not mean that the
 /// folder is locked.
 /// @throws FileError if another run still holds the lock, if `.lock` is a link or not a regular
 ///         file, or if the folder cannot be created or written to.
-Descriptor lock_folder(const std::filesystem::path& folder);
+FileDescriptor lock_folder(const std::filesystem::path& folder);
 
 }  // namespace linkboy

@@ -4,8 +4,8 @@
 
 #include <string_view>
 
-#include "linkboy/checkpoint/name_options.hpp"
 #include "linkboy/checkpoint/state_dict.hpp"
+#include "linkboy/checkpoint/tensor_renaming.hpp"
 
 namespace torch::nn {
 class Module;

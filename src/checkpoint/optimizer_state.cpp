@@ -1,4 +1,4 @@
-// Saves and restores optimizers in Python's layouts, which optimizer_layouts.hpp lists by class.
+// Saves and restores optimizers in Python's formats.
 
 #include "optimizer_state.hpp"
 
@@ -19,7 +19,7 @@
 
 #include "libtorch_archive.hpp"
 #include "linkboy/error.hpp"
-#include "optimizer_layouts.hpp"
+#include "python_optimizer_formats.hpp"
 
 namespace linkboy {
 namespace {
@@ -32,7 +32,7 @@ using States = std::remove_reference_t<decltype(std::declval<Optimizer&>().state
 template <typename Function>
 bool visit_layout(const Optimizer& optimizer, Function function) {
   using namespace torch::optim;
-  using namespace optimizer_layouts;
+  using namespace python_optimizer_formats;
   const auto& type = typeid(optimizer);
   if (type == typeid(SGD)) {
     function(SgdLayout{});
@@ -122,8 +122,8 @@ void load(Optimizer& optimizer, const StateDict& saved) {
     LINKBOY_CHECK(group.contains(Layout::kOwnOption), what, " has no \"", Layout::kOwnOption,
                   "\", so it is the state of another optimizer. Use the optimizer that it was "
                   "saved with.");
-    optimizer_layouts::refuse_if_true(group, "maximize");
-    optimizer_layouts::refuse_if_true(group, "differentiable");
+    python_optimizer_formats::refuse_if_true(group, "maximize");
+    python_optimizer_formats::refuse_if_true(group, "differentiable");
     all_options.push_back(Layout::load_group(group));
     const auto& params = optimizer.param_groups()[i].params();
     const auto indices = param_indices(group, params.size(), what);

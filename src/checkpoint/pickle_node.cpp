@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "checkpoint/guarded_dict.hpp"
+#include "checkpoint/collision_safe_dict.hpp"
+#include "ivalue_tree.hpp"
 #include "linkboy/error.hpp"
 #include "rebuild_tensor.hpp"
-#include "value_tree.hpp"
 
 namespace linkboy {
 namespace {

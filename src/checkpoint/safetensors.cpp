@@ -15,10 +15,10 @@
 #include <utility>
 
 #include "atomic_file.hpp"
-#include "device_results.hpp"
 #include "file_bytes.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/util/printable.hpp"
+#include "lost_rank_flag.hpp"
 #include "rebuild_tensor.hpp"
 #include "safetensors_header.hpp"
 

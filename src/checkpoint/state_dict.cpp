@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "checkpoint/guarded_dict.hpp"
+#include "checkpoint/collision_safe_dict.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/util/printable.hpp"
 

@@ -126,7 +126,7 @@ fs::path training_state_folder(const fs::path& root, int64_t number) {
 }
 
 std::shared_ptr<void> lock_training_states(const fs::path& root) {
-  return std::make_shared<Descriptor>(lock_folder(root));
+  return std::make_shared<FileDescriptor>(lock_folder(root));
 }
 
 }  // namespace linkboy

@@ -22,7 +22,7 @@
 #include "linkboy/callbacks/stop_on_signal.hpp"
 #include "linkboy/callbacks/track_run.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
-#include "linkboy/checkpoint/name_options.hpp"
+#include "linkboy/checkpoint/tensor_renaming.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/metrics/metric_factory.hpp"
 #include "linkboy/run/optimizer_factory.hpp"

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "checkpoint/value_tree.hpp"
+#include "checkpoint/ivalue_tree.hpp"
 #include "data/batch_values.hpp"
 #include "linkboy/error.hpp"
 

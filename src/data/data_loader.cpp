@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "data/batch_fetcher.hpp"
-#include "data/mix.hpp"
+#include "data/hash_pair.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "data/image_pass.hpp"
+#include "data/fused_image_transforms.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {

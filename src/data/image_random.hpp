@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <numbers>
 
-#include "data/mix.hpp"
+#include "data/hash_pair.hpp"
 #include "linkboy/data/data_loader.hpp"
 
 namespace linkboy {

@@ -7,8 +7,8 @@
 #include <string>
 #include <variant>
 
+#include "data/fused_image_transforms.hpp"
 #include "data/image_mixing.hpp"
-#include "data/image_pass.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {

@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "data/mix.hpp"
+#include "data/hash_pair.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {

@@ -19,9 +19,9 @@
 #include <unordered_set>
 
 #include "distributed/agreement.hpp"
-#include "distributed/owner_reducer.hpp"
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/shared_memory_hook.hpp"
+#include "distributed/zero2_gradient_reducer.hpp"
 
 namespace linkboy {
 namespace {
@@ -145,7 +145,7 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   if (options_.zero_stage == 2) {
     const auto bytes = static_cast<int64_t>(options_.bucket_cap_mb * (1 << 20));
     if (owner_of_) {
-      owner_reducer_ = std::make_unique<OwnerReducer>(group_, trained_, owner_of_, bytes);
+      owner_reducer_ = std::make_unique<Zero2GradientReducer>(group_, trained_, owner_of_, bytes);
     }
     return;
   }

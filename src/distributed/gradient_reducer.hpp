@@ -22,7 +22,7 @@ struct FunctionPreHook;
 
 namespace linkboy {
 
-class OwnerReducer;
+class Zero2GradientReducer;
 
 /// The tensors that all ranks share.
 struct SharedTensors {
@@ -107,7 +107,7 @@ class GradientReducer {
   std::shared_ptr<c10d::Reducer> reducer_;
   std::shared_ptr<c10d::Logger> logger_;  // the reducer does not check it for null
   OwnerOf owner_of_;
-  std::unique_ptr<OwnerReducer> owner_reducer_;  // replaces `reducer_` if there are owners
+  std::unique_ptr<Zero2GradientReducer> owner_reducer_;  // replaces `reducer_` if there are owners
   /// Parameters and their hooks.
   std::vector<std::pair<at::Tensor, const torch::autograd::FunctionPreHook*>> densified_;
   bool has_seen_graph_ = false;  // with a static graph

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "checkpoint/value_tree.hpp"
+#include "checkpoint/ivalue_tree.hpp"
 
 namespace linkboy {
 

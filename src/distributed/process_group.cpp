@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "distributed/backends.hpp"
+#include "distributed/current_group_scope.hpp"
 #include "distributed/process_group_implementation.hpp"
-#include "distributed/run_group_scope.hpp"
 
 namespace linkboy {
 namespace {
@@ -20,10 +20,10 @@ thread_local const ProcessGroup* group_of_run = nullptr;
 
 }  // namespace
 
-RunGroupScope::RunGroupScope(const ProcessGroup& group)
+CurrentGroupScope::CurrentGroupScope(const ProcessGroup& group)
     : outer_(std::exchange(group_of_run, &group)) {}
 
-RunGroupScope::~RunGroupScope() { group_of_run = outer_; }
+CurrentGroupScope::~CurrentGroupScope() { group_of_run = outer_; }
 
 const ProcessGroup& current_process_group() {
   static const ProcessGroup alone;
@@ -82,7 +82,7 @@ bool ProcessGroup::Implementation::has_failed() const {
 
 void ProcessGroup::Implementation::watch_device(const c10::intrusive_ptr<c10d::Backend>& backend) {
   if (!heartbeat) return;
-  device_watch = std::make_shared<DeviceWatch>(
+  device_watch = std::make_shared<CollectiveWatchdog>(
       *nccl_device, timeout,
       [signs = heartbeat, backend] {
         return signs->has_found_cause() || backend->getError() != c10d::ErrorType::SUCCESS;

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "distributed/device_watch.hpp"
+#include "distributed/collective_watchdog.hpp"
 #include "distributed/heartbeat.hpp"
 #include "linkboy/distributed/process_group.hpp"
 #include "linkboy/error.hpp"
@@ -44,9 +44,9 @@ struct ProcessGroup::Implementation {
   std::string address;  // of this host, for Gloo
   /// Shared by all groups of the world; null if a test creates a group without processes.
   std::shared_ptr<Heartbeat> heartbeat;
-  std::shared_ptr<DeviceWatch> device_watch;  // null without NCCL
-  bool is_world = true;                       // whether it contains all ranks
-  bool checks_calls = false;                  // LINKBOY_DEBUG_COLLECTIVES
+  std::shared_ptr<CollectiveWatchdog> device_watch;  // null without NCCL
+  bool is_world = true;                              // whether it contains all ranks
+  bool checks_calls = false;                         // LINKBOY_DEBUG_COLLECTIVES
   int64_t num_groups_made = 0;
 };
 

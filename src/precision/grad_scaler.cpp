@@ -37,7 +37,7 @@ void check(const GradScalerOptions& options) {
 
 }  // namespace
 
-StepVerdict::StepVerdict(const std::vector<Tensor>& found_inf) {
+StepOutcome::StepOutcome(const std::vector<Tensor>& found_inf) {
   for (const Tensor& found : found_inf) {
     if (found.is_cpu()) {
       was_skipped_ = was_skipped_ || found.item<double>() != 0.0;
@@ -47,13 +47,13 @@ StepVerdict::StepVerdict(const std::vector<Tensor>& found_inf) {
   }
 }
 
-bool StepVerdict::was_skipped() const {
+bool StepOutcome::was_skipped() const {
   return was_skipped_ || std::any_of(pending_.begin(), pending_.end(), [](const auto& found_inf) {
            return found_inf.value() != 0.0;
          });
 }
 
-void StepVerdict::add(const StepVerdict& other) {
+void StepOutcome::add(const StepOutcome& other) {
   was_skipped_ = was_skipped_ || other.was_skipped_;
   pending_.insert(pending_.end(), other.pending_.begin(), other.pending_.end());
 }
@@ -156,7 +156,7 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   return !was_skipped;
 }
 
-StepVerdict GradScaler::queue_step(torch::optim::Optimizer& optimizer) {
+StepOutcome GradScaler::queue_step(torch::optim::Optimizer& optimizer) {
   check_scaled();
   settle(optimizer);
   PerOptimizer& state = optimizers_[&optimizer];
@@ -171,7 +171,7 @@ StepVerdict GradScaler::queue_step(torch::optim::Optimizer& optimizer) {
   }
   state.is_stepped = true;
 
-  StepVerdict verdict(state.found_inf);
+  StepOutcome outcome(state.found_inf);
   GradientScaling scaling;
   if (divides_in_kernel && !state.found_inf.empty()) {
     scaling.grad_scale = scale_.to(state.found_inf.front().device(), /*non_blocking=*/true);
@@ -180,18 +180,18 @@ StepVerdict GradScaler::queue_step(torch::optim::Optimizer& optimizer) {
   if (is_queued) {
     scaling.found_inf = state.found_inf.front();
     fused_step(optimizer, scaling);
-    queued_[&optimizer] = {verdict, counts_of_updates(optimizer)};
-    if (verdict.is_known()) settle(optimizer);
-    return verdict;
+    queued_[&optimizer] = {outcome, counts_of_updates(optimizer)};
+    if (outcome.is_known()) settle(optimizer);
+    return outcome;
   }
-  const bool was_skipped = verdict.was_skipped();
+  const bool was_skipped = outcome.was_skipped();
   if (!was_skipped && fused_step(optimizer, scaling) == FusedGradients::none) optimizer.step();
-  return StepVerdict(was_skipped);
+  return StepOutcome(was_skipped);
 }
 
 void GradScaler::settle(const torch::optim::Optimizer& optimizer) {
   const auto step = queued_.extract(&optimizer);
-  if (step && step.mapped().verdict.was_skipped()) undo_step(optimizer, step.mapped().counts);
+  if (step && step.mapped().outcome.was_skipped()) undo_step(optimizer, step.mapped().counts);
 }
 
 void GradScaler::collect(const PerOptimizer& state) {

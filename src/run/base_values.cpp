@@ -7,12 +7,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "checkpoint/optimizer_layouts.hpp"
+#include "checkpoint/python_optimizer_formats.hpp"
 
 namespace linkboy {
 namespace {
 
-using optimizer_layouts::number;
+using python_optimizer_formats::number;
 
 constexpr ParamGroupField kFields[] = {ParamGroupField::lr, ParamGroupField::weight_decay,
                                        ParamGroupField::momentum, ParamGroupField::beta2};

@@ -81,7 +81,7 @@ std::size_t CallbackHandler::index_behind(c10::ArrayRef<const Callback*> called,
   return index;
 }
 
-bool CallbackHandler::take_init_end(const Callback& callback) {
+bool CallbackHandler::try_mark_initialized(const Callback& callback) {
   std::erase_if(initialized_, [](const auto& each) { return each.expired(); });
   const auto own = std::find_if(callbacks_.begin(), callbacks_.end(),
                                 [&](const auto& present) { return present.get() == &callback; });

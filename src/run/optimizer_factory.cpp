@@ -106,7 +106,7 @@ CreateOptimizerFn creating(Options options) {
   };
 }
 
-using Optimizers = MadeByName<CreateOptimizerFn>;
+using Optimizers = NamedFactory<CreateOptimizerFn>;
 
 const Optimizers& optimizers() {
   namespace optim = torch::optim;

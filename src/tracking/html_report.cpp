@@ -114,7 +114,7 @@ void HtmlReport::write() {
   for (const auto& [name, line] : histograms_) add(line);
   add(end_);
   add(kHtmlEnd);
-  lock_ = std::make_shared<Descriptor>(file.commit());
+  lock_ = std::make_shared<FileDescriptor>(file.commit());
   last_write_ = now();
   pause_ = std::chrono::duration<double>(options_.seconds_between_writes);
   if (pause_.count() > 0.0) {

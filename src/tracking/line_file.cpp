@@ -49,7 +49,7 @@ OldRecords read_records(std::string_view text, const LineFormat& format) {
 }  // namespace
 
 OldFile lock_old_file(const fs::path& path) {
-  Descriptor lock = lock_file(path);
+  FileDescriptor lock = lock_file(path);
   try {
     const auto file = FileBytes::open(path, /*mmap=*/false);
     return {std::move(lock), file->text(0, file->size())};
@@ -72,7 +72,7 @@ void LineFile::start(const TrackedRun& run, bool append, const LineFormat& forma
   open(std::move(old.lock), records.text, c10::str(kept == 0 ? format.header : "", added));
 }
 
-void LineFile::open(Descriptor lock, std::string_view kept, std::string_view added) {
+void LineFile::open(FileDescriptor lock, std::string_view kept, std::string_view added) {
   close();
   std::error_code error;
   const bool is_kept_whole = !kept.empty() && fs::file_size(path_, error) == kept.size();
@@ -84,7 +84,7 @@ void LineFile::open(Descriptor lock, std::string_view kept, std::string_view add
   }
   size_ = static_cast<int64_t>(kept.size() + (is_kept_whole ? 0 : added.size()));
   lock_ = std::move(lock);
-  file_ = Descriptor(path_, O_WRONLY | O_APPEND);
+  file_ = FileDescriptor(path_, O_WRONLY | O_APPEND);
   LINKBOY_CHECK_AS(FileError, file_, "cannot open \"", path_.string(), "\" (", system_reason(errno),
                    "). Choose a folder that this process may write to.");
   if (is_kept_whole) append(added);
@@ -110,8 +110,8 @@ void LineFile::append(std::string_view records) {
 }
 
 void LineFile::close() {
-  file_ = Descriptor();
-  lock_ = Descriptor();
+  file_ = FileDescriptor();
+  lock_ = FileDescriptor();
 }
 
 std::size_t ResumePoint::cut(const std::vector<OldRecord>& records, std::size_t end) const {

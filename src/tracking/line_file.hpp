@@ -9,14 +9,14 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/descriptor.hpp"
+#include "checkpoint/file_descriptor.hpp"
 #include "linkboy/tracking/tracker.hpp"
 
 namespace linkboy {
 
 /// The file of an earlier run, if any. It is locked until it is replaced or read.
 struct OldFile {
-  Descriptor lock;
+  FileDescriptor lock;
   std::string bytes;
 };
 
@@ -86,7 +86,7 @@ class LineFile {
   /// atomically, which needs disk space for both.
   /// @param lock  The lock from `lock_old_file`; empty for a file that no other run uses.
   /// @throws The errors of AtomicFile and `append`.
-  void open(Descriptor lock, std::string_view kept, std::string_view added);
+  void open(FileDescriptor lock, std::string_view kept, std::string_view added);
 
   /// Appends one or more records with a single write(2).
   /// @throws FileError; the file then ends before these records.
@@ -96,8 +96,8 @@ class LineFile {
 
  private:
   std::filesystem::path path_;
-  Descriptor lock_;
-  Descriptor file_;
+  FileDescriptor lock_;
+  FileDescriptor file_;
   int64_t size_ = 0;
 };
 

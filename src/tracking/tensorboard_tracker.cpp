@@ -182,7 +182,7 @@ void TensorBoardTracker::start(const TrackedRun& run) {
       goes_on ? options_.directory / run.place : make_folder(options_.directory, run.name);
   file_.reset();
   lock_.reset();
-  auto lock = std::make_shared<Descriptor>(lock_folder(run_directory_));
+  auto lock = std::make_shared<FileDescriptor>(lock_folder(run_directory_));
   file_ = std::make_unique<EventFile>(run_directory_, seconds, goes_on ? run.first_update + 1 : 0);
   const TrackedTime time{.update = run.first_update, .seconds = seconds};
   file_->add_summary(session_start(run, seconds), seconds, time.update);

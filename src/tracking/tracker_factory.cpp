@@ -14,7 +14,7 @@
 namespace linkboy {
 namespace {
 
-using Trackers = MadeByName<std::shared_ptr<Tracker>>;
+using Trackers = NamedFactory<std::shared_ptr<Tracker>>;
 
 template <class Options>
 struct FileOptions {

@@ -13,7 +13,7 @@ RunProgress RunProgress::of_evaluation() {
 }
 
 void RunProgress::resume(int64_t num_epochs, int64_t num_updates, int64_t micro_step) {
-  num_epochs_ = num_epochs;
+  num_completed_epochs_ = num_epochs;
   num_updates_ = num_updates;
   micro_step_ = micro_step;
   resumes_in_mid_epoch_ = micro_step > 0;
@@ -26,7 +26,7 @@ bool RunProgress::has_epochs_after(int64_t num_epochs) const {
 
 bool RunProgress::has_epochs_left() const {
   const bool has_updates_left = num_updates_ < limits_.num_updates || resumes_in_mid_epoch_;
-  return has_updates_left && has_epochs_after(num_epochs_);
+  return has_updates_left && has_epochs_after(num_completed_epochs_);
 }
 
 bool RunProgress::begin_epoch() {
@@ -59,11 +59,12 @@ void RunProgress::begin_update() {
 
 void RunProgress::end_training_of_epoch() {
   is_epoch_cut_short_ = micro_step_ < num_micro_steps_of_epoch_;
-  is_last_epoch_ = !has_epochs_after(num_epochs_ + 1) || num_updates_ >= limits_.num_updates;
+  is_last_epoch_ =
+      !has_epochs_after(num_completed_epochs_ + 1) || num_updates_ >= limits_.num_updates;
 }
 
 bool RunProgress::is_evaluation_due() const {
-  return is_last_epoch_ || (num_epochs_ + 1) % limits_.evaluate_every_n_epochs == 0;
+  return is_last_epoch_ || (num_completed_epochs_ + 1) % limits_.evaluate_every_n_epochs == 0;
 }
 
 void RunProgress::reopen_end_of_epoch() {
@@ -71,7 +72,7 @@ void RunProgress::reopen_end_of_epoch() {
 }
 
 void RunProgress::count_epoch() {
-  ++num_epochs_;
+  ++num_completed_epochs_;
   micro_step_ = 0;
   stage_ = Stage::between_updates;
 }

@@ -33,7 +33,7 @@ class RunProgress {
   // ---- Counts ----------------------------------------------------------------------------------
 
   /// Number of completed epochs.
-  int64_t num_epochs() const { return num_epochs_; }
+  int64_t num_completed_epochs() const { return num_completed_epochs_; }
   /// Number of updates made.
   int64_t num_updates() const { return num_updates_; }
   /// Number of completed micro-steps in the current epoch.
@@ -114,7 +114,7 @@ class RunProgress {
 
   Limits limits_;
   Stage stage_ = Stage::between_updates;
-  int64_t num_epochs_ = 0;
+  int64_t num_completed_epochs_ = 0;
   int64_t num_updates_ = 0;
   int64_t num_updates_before_epoch_ = 0;
   int64_t num_updates_before_update_ = 0;

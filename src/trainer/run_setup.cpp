@@ -253,7 +253,7 @@ void Trainer::Implementation::before_first_epoch(const TrainOptions& options) {
     trainer_.print(
         fmt::format("The resumed run is complete, with {} updates in {} epochs; nothing is left "
                     "to train. To continue, resume it with more epochs or updates.",
-                    run_.progress.num_updates(), run_.progress.num_epochs()));
+                    run_.progress.num_updates(), run_.progress.num_completed_epochs()));
   }
 }
 

@@ -17,9 +17,9 @@ namespace linkboy {
 
 TrainResult Trainer::train(const TrainOptions& options) {
   impl_->check_run(options);
-  impl_->guarded(options.callbacks, [&] {
+  impl_->run_with_callbacks(options.callbacks, [&] {
     impl_->set_up_training(options);
-    impl_->until_stopped([&] {
+    impl_->run_until_stop([&] {
       training_run_start();
       fire<Event::training_run_start>();
       impl_->before_first_epoch(options);
@@ -256,7 +256,7 @@ void Trainer::optimizer_step() {
 }
 
 void Trainer::Implementation::end_optimizer_step() {
-  own_.end_step(accelerator_->step_verdict(*own_));
+  own_.end_step(accelerator_->step_outcome(*own_));
   if (own_.is_outcome_known()) finish_pending_updates();
 }
 
@@ -308,7 +308,7 @@ void Trainer::scheduler_epoch_end() {
     for (const std::string& name : scheduler->monitored_metrics()) {
       impl_->accelerator_->check_same_metric(*impl_->run_history_, name);
     }
-    scheduler->epoch_end(impl_->run_.progress.num_epochs() + 1, *impl_->run_history_,
+    scheduler->epoch_end(impl_->run_.progress.num_completed_epochs() + 1, *impl_->run_history_,
                          impl_->run_.is_epoch_evaluated || impl_->run_.evaluation_sets.empty());
   };
   for (const TrainedOptimizer* trained : impl_->trained_optimizers()) tell(trained->scheduler());

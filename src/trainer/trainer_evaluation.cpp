@@ -12,8 +12,8 @@
 #include "data/checked_iterator.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
-#include "trainer/run_progress.hpp"
 #include "trainer/run_checks.hpp"
+#include "trainer/run_progress.hpp"
 #include "trainer/stop_control.hpp"
 #include "trainer/trainer_implementation.hpp"
 
@@ -78,7 +78,7 @@ class Trainer::Implementation::EvaluationRunScope {
 Metrics Trainer::evaluate(const EvaluateOptions& options) {
   check_evaluate_options(options);
   Metrics metrics;
-  impl_->guarded(options.callbacks, [&] {
+  impl_->run_with_callbacks(options.callbacks, [&] {
     impl_->check_same_evaluation_on_all_ranks();
     impl_->share_loader_seed();
     impl_->run_.evaluation_sets = {{.loader = impl_->create_eval_dataloader(options)}};
@@ -87,7 +87,7 @@ Metrics Trainer::evaluate(const EvaluateOptions& options) {
     impl_->run_.result = {};
     impl_->prepare_dataloaders();
     impl_->run_.config = create_run_config({.num_epochs = 1});
-    impl_->until_stopped([&] {
+    impl_->run_until_stop([&] {
       evaluation_run_start();
       fire<Event::evaluation_run_start>();
       impl_->run_evaluations("evaluation_loss");

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "distributed/current_group_scope.hpp"
 #include "distributed/process_group_implementation.hpp"
-#include "distributed/run_group_scope.hpp"
 #include "linkboy/error.hpp"
 #include "trainer/run_progress.hpp"
 #include "trainer/stop_control.hpp"
@@ -105,8 +105,8 @@ void Trainer::call_event(std::string_view name, const std::any& payload) {
 
 // Leaving a run.
 
-void Trainer::Implementation::guarded(const CallbackList& callbacks_of_run,
-                                      c10::function_ref<void()> run) {
+void Trainer::Implementation::run_with_callbacks(const CallbackList& callbacks_of_run,
+                                                 c10::function_ref<void()> run) {
   LINKBOY_CHECK(!is_running_,
                 "train or evaluate was called while this Trainer is in a run; a Trainer can have "
                 "only one run at a time. To evaluate during a run, call evaluate_now in a "
@@ -120,17 +120,17 @@ void Trainer::Implementation::guarded(const CallbackList& callbacks_of_run,
   const CallbacksOfRun added(callback_handler_, callbacks_of_run);
   try {
     call_in_set_up([&](Callback& callback) {
-      if (added.contain(callback) || callback_handler_.take_init_end(callback)) {
+      if (added.contain(callback) || callback_handler_.try_mark_initialized(callback)) {
         callback.on_init_end(trainer_);
       }
     });
-    const RunGroupScope group(trainer_.accelerator().process_group());
+    const CurrentGroupScope group(trainer_.accelerator().process_group());
     tell_failure(accelerator_->process_group(), nullptr);
     run();
   } catch (...) {
     claim_.reset();
     if (accelerator_) tell_failure(accelerator_->process_group(), std::current_exception());
-    leave_what_is_half_done();
+    drop_unfinished_update();
     stop_.clear();
     log_exception(std::current_exception());
     callback_handler_.call_exception(trainer_, std::current_exception());
@@ -161,13 +161,13 @@ void Trainer::Implementation::settle_after_failure() noexcept {
   }
 }
 
-void Trainer::Implementation::until_stopped(c10::function_ref<void()> run) {
+void Trainer::Implementation::run_until_stop(c10::function_ref<void()> run) {
   try {
     run();
   } catch (const StopTraining& stop) {
     end_run_early(stop);
   }
-  run_.result.num_epochs = run_.progress.num_epochs();
+  run_.result.num_epochs = run_.progress.num_completed_epochs();
   run_.result.num_updates = trainer_.num_updates();
 }
 
@@ -179,7 +179,7 @@ void Trainer::Implementation::end_run_early(const StopTraining& stop) {
   run_.result.reason = stop.reason();
   run_.result.message = stop.what();
   call_all([&](Callback& callback) { callback.on_stop_training_error(trainer_, stop); });
-  leave_what_is_half_done();
+  drop_unfinished_update();
   stop_.spend();
   trainer_.print(run_.result.message);
 }
@@ -195,7 +195,7 @@ void Trainer::Implementation::end_run(void (Trainer::*method)(),
 }
 
 /// Drops everything unfinished, so that neither a later run nor a training state contains it.
-void Trainer::Implementation::leave_what_is_half_done() {
+void Trainer::Implementation::drop_unfinished_update() {
   if (run_.progress.leave()) abandon_update();
   if (!run_.progress.is_epoch_cut_short()) run_.after_last_update.reset();
 }

@@ -11,8 +11,8 @@
 #include "accelerator/trained_optimizer.hpp"
 #include "checkpoint/background_job.hpp"
 #include "linkboy/trainer.hpp"
-#include "trainer/run_progress.hpp"
 #include "trainer/run_checks.hpp"
+#include "trainer/run_progress.hpp"
 #include "trainer/step_executor.hpp"
 #include "trainer/stop_control.hpp"
 
@@ -96,7 +96,7 @@ struct Trainer::Implementation {
   void add(Losses& losses, const StateDict& state) const;
   void end_run_early(const StopTraining& stop);
   void end_run(void (Trainer::*method)(), void (Callback::*event)(Trainer&));
-  void leave_what_is_half_done();
+  void drop_unfinished_update();
   void log_exception(const std::exception_ptr& exception) noexcept;
   void settle_after_failure() noexcept;
   bool ends_epoch_again() const;
@@ -162,8 +162,8 @@ struct Trainer::Implementation {
   std::optional<std::filesystem::path> find_training_state(const std::filesystem::path& directory);
   void check_training_state(const StateDict& state, const std::filesystem::path& path) const;
 
-  void guarded(const CallbackList& callbacks_of_run, c10::function_ref<void()> run);
-  void until_stopped(c10::function_ref<void()> run);
+  void run_with_callbacks(const CallbackList& callbacks_of_run, c10::function_ref<void()> run);
+  void run_until_stop(c10::function_ref<void()> run);
 
   Trainer& trainer_;
   Model model_;

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "accelerator/share_between_ranks.hpp"
-#include "checkpoint/value_tree.hpp"
+#include "checkpoint/ivalue_tree.hpp"
 #include "data/batch_fetcher.hpp"
 #include "distributed/ivalue_bytes.hpp"
 #include "linkboy/error.hpp"
@@ -239,10 +239,10 @@ void Trainer::Implementation::run_prediction(const CallbackList& callbacks_of_ru
     return;
   }
   bool is_whole = false;
-  guarded(callbacks_of_run, [&] {
+  run_with_callbacks(callbacks_of_run, [&] {
     run_.result = {};
     stop_.attach(accelerator_->shared_process_group());
-    until_stopped([&] {
+    run_until_stop([&] {
       prepare_modules();  // within a run they are already prepared
       predict();
       is_whole = true;

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "accelerator/epoch_geometry.hpp"
+#include "accelerator/resume_position.hpp"
 #include "checkpoint/background_job.hpp"
 #include "checkpoint/checkpoint_keys.hpp"
 #include "checkpoint/named_tensors.hpp"
@@ -62,10 +62,10 @@ Trainer::Implementation::RunParts Trainer::Implementation::run_parts() const {
   StateDict& state = parts.common;
   state.set("version", int64_t{2});
   state.set("num_updates", run_.progress.num_updates());
-  state.set("num_epochs_done", run_.progress.num_epochs() + (is_epoch_done ? 1 : 0));
+  state.set("num_epochs_done", run_.progress.num_completed_epochs() + (is_epoch_done ? 1 : 0));
   state.set("micro_step", is_epoch_done ? int64_t{0} : trainer_.micro_step());
   if (run_.train_dataloader) {
-    save_epoch_geometry(state, *run_.train_dataloader, accelerator_->num_processes());
+    save_resume_position(state, *run_.train_dataloader, accelerator_->num_processes());
   }
   state.set("run_history", run_history_->state_dict());
   state.set("epoch", run_history_->current_epoch() + (is_epoch_done ? 1 : 0));
@@ -295,9 +295,10 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
   impl_->check_training_state(state, path);
   const auto& loader = impl_->run_.train_dataloader;
   const int64_t micro_step =
-      loader ? micro_step_here(state, *loader, accelerator().num_processes(),
-                               impl_->run_.config.gradient_accumulation_steps, c10::str(path))
-             : state.get_int("micro_step");
+      loader
+          ? micro_step_in_this_run(state, *loader, accelerator().num_processes(),
+                                   impl_->run_.config.gradient_accumulation_steps, c10::str(path))
+          : state.get_int("micro_step");
   const auto check_scheduler = [&](const char* key, bool is_in_run, const char* of_what) {
     const bool is_in_state = contents.contains(key);
     LINKBOY_CHECK(is_in_state == is_in_run, path, is_in_state ? " has a" : " has no",

@@ -4,7 +4,7 @@
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
-#include "support/two_players.hpp"
+#include "support/model_and_critic.hpp"
 
 namespace linkboy::testing::registered_optimizers_test {
 namespace {

@@ -25,7 +25,7 @@
 #include "linkboy/memory/activation_checkpoint.hpp"
 #include "linkboy/profiling/flop_counter.hpp"
 #include "support/at_update.hpp"
-#include "support/pretended_group.hpp"
+#include "support/fake_process_group.hpp"
 #include "support/process_state.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"

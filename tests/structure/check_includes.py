@@ -42,8 +42,8 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)', re.MULTILINE)
 
 
 def folder_of(path):
-    """Returns the folder of a path like include/linkboy/trainer.hpp, linkboy/data/batch.hpp, data/mix.hpp or
-    src/data/mix.hpp; an empty value for an umbrella header."""
+    """Returns the folder of a path like include/linkboy/trainer.hpp, linkboy/data/batch.hpp, data/hash_pair.hpp or
+    src/data/hash_pair.hpp; an empty value for an umbrella header."""
     parts = [part for part in pathlib.PurePath(path).parts if part not in ("include", "linkboy", "src")]
     if "/".join(parts) in LOWER:
         return LOWER["/".join(parts)]

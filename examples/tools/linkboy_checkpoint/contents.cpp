@@ -7,8 +7,8 @@
 #include <utility>
 
 #include <linkboy/checkpoint/checkpoint.hpp>
-#include <linkboy/checkpoint/name_options.hpp>
 #include <linkboy/checkpoint/safetensors.hpp>
+#include <linkboy/checkpoint/tensor_renaming.hpp>
 #include <linkboy/error.hpp>
 #include <linkboy/util/printable.hpp>
 

@@ -37,25 +37,25 @@ struct GradScalerOptions {
   LINKBOY_FIELDS(init_scale, growth_factor, backoff_factor, growth_interval);
 };
 
-/// Whether a step was skipped because a gradient was infinite or NaN. On a CUDA device, the verdict
+/// Whether a step was skipped because a gradient was infinite or NaN. On a CUDA device, the outcome
 /// is known only when the device has reached the step.
-class LINKBOY_API StepVerdict {
+class LINKBOY_API StepOutcome {
  public:
-  /// Constructs a verdict that no step was skipped.
-  StepVerdict() = default;
-  /// Constructs a verdict that is already known.
-  explicit StepVerdict(bool was_skipped) : was_skipped_(was_skipped) {}
+  /// Constructs a outcome that no step was skipped.
+  StepOutcome() = default;
+  /// Constructs a outcome that is already known.
+  explicit StepOutcome(bool was_skipped) : was_skipped_(was_skipped) {}
 
   /// @param found_inf  Scalars on any device. The step is skipped if one of them is not 0.
-  explicit StepVerdict(const std::vector<at::Tensor>& found_inf);
+  explicit StepOutcome(const std::vector<at::Tensor>& found_inf);
 
   /// Whether `was_skipped` returns without waiting for a device.
   bool is_known() const { return pending_.empty(); }
-  /// Returns the verdict. Waits for it, but not for work that was queued after it.
+  /// Returns the outcome. Waits for it, but not for work that was queued after it.
   bool was_skipped() const;
-  /// Combines this verdict with another one: afterwards, `was_skipped` returns true if either step
+  /// Combines this outcome with another one: afterwards, `was_skipped` returns true if either step
   /// was skipped.
-  void add(const StepVerdict& other);
+  void add(const StepOutcome& other);
 
  private:
   bool was_skipped_ = false;
@@ -89,17 +89,17 @@ class LINKBOY_API GradScaler {
 
   /// Performs the update unless a gradient is infinite or NaN, with fused kernels if possible.
   /// Unscales the gradients first if `unscale` was not called. On CUDA, queues the update before it
-  /// waits for the verdict, so that the two overlap.
+  /// waits for the outcome, so that the two overlap.
   /// @return Whether the update was performed.
   /// @throws Error if it was already called in this update, or if nothing was scaled.
   bool step(torch::optim::Optimizer& optimizer);
 
-  /// Works like `step`, but does not wait for the verdict on CUDA if each parameter has been
+  /// Works like `step`, but does not wait for the outcome on CUDA if each parameter has been
   /// updated before. Until `settle` or the optimizer's next step, the optimizer's update counts
   /// include a skipped step.
-  StepVerdict queue_step(torch::optim::Optimizer& optimizer);
+  StepOutcome queue_step(torch::optim::Optimizer& optimizer);
 
-  /// Waits for the verdict of the last `queue_step` of `optimizer`. If the step was skipped,
+  /// Waits for the outcome of the last `queue_step` of `optimizer`. If the step was skipped,
   /// removes it from the update counts.
   void settle(const torch::optim::Optimizer& optimizer);
 
@@ -157,7 +157,7 @@ class LINKBOY_API GradScaler {
   };
 
   struct QueuedStep {
-    StepVerdict verdict{};
+    StepOutcome outcome{};
     std::vector<std::pair<void*, int64_t>> counts{};  // of updates, including this one
   };
 

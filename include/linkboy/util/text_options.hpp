@@ -243,7 +243,7 @@ Options options_from_text(const std::string& owner, const TextSettings& settings
 
 /// Creates objects of one kind by name, such as callbacks or schedulers.
 template <class Made>
-class MadeByName {
+class NamedFactory {
  public:
   /// A name, its options, and the function that creates its object.
   struct Entry {
@@ -266,7 +266,7 @@ class MadeByName {
   }
 
   /// @param kind  Description of the objects in errors: "callback".
-  MadeByName(std::string kind, std::vector<Entry> entries)
+  NamedFactory(std::string kind, std::vector<Entry> entries)
       : kind_(std::move(kind)), entries_(std::move(entries)) {}
 
   /// Creates the object called `name`.

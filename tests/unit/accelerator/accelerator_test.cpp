@@ -9,7 +9,7 @@
 
 #include "distributed/agreement.hpp"
 #include "support/expect_error.hpp"
-#include "support/pretended_group.hpp"
+#include "support/fake_process_group.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::accelerator_test {

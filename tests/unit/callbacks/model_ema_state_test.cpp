@@ -14,7 +14,7 @@
 #include "support/file_contents.hpp"
 #include "support/load_for_resume.hpp"
 #include "support/matchers.hpp"
-#include "support/rehearsal.hpp"
+#include "support/run_with_all_state.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
 

@@ -12,7 +12,7 @@
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/matchers.hpp"
-#include "support/rehearsal.hpp"
+#include "support/run_with_all_state.hpp"
 #include "support/saved_states.hpp"
 #include "support/skipping_trainer.hpp"
 #include "support/temporary_folder.hpp"

@@ -8,7 +8,7 @@
 #include "support/expect_error.hpp"
 #include "support/keep_losses.hpp"
 #include "support/matchers.hpp"
-#include "support/rehearsal.hpp"
+#include "support/run_with_all_state.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
 

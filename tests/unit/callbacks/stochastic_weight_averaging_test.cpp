@@ -11,7 +11,7 @@
 #include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
-#include "support/rehearsal.hpp"
+#include "support/run_with_all_state.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
 

@@ -13,10 +13,10 @@
 #include "linkboy/schedulers/curves.hpp"
 #include "linkboy/tracking/tensorboard_tracker.hpp"
 #include "support/expect_error.hpp"
+#include "support/fake_process_group.hpp"
 #include "support/keep_losses.hpp"
 #include "support/matchers.hpp"
 #include "support/memory_tracker.hpp"
-#include "support/pretended_group.hpp"
 #include "support/python_peer.hpp"
 #include "support/temporary_folder.hpp"
 

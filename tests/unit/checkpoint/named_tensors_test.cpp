@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "linkboy/checkpoint/name_options.hpp"
+#include "linkboy/checkpoint/tensor_renaming.hpp"
 #include "linkboy/model.hpp"
 #include "support/expect_error.hpp"
 

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include "distributed/world.hpp"
+#include "distributed/init_process_group.hpp"
 #include "support/expect_error.hpp"
 
 namespace linkboy::testing::process_group_test {

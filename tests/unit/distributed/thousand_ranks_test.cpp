@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "linkboy/callbacks/lambda_callback.hpp"
-#include "support/pretended_group.hpp"
+#include "support/fake_process_group.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::thousand_ranks_test {

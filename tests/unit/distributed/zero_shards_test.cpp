@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "support/expect_error.hpp"
-#include "support/pretended_group.hpp"
+#include "support/fake_process_group.hpp"
 
 namespace linkboy::testing::zero_shards_test {
 namespace {

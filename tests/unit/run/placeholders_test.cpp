@@ -6,7 +6,7 @@
 #include "linkboy/run/run_config.hpp"
 #include "linkboy/scheduler.hpp"
 #include "support/expect_error.hpp"
-#include "support/ten_by_ten.hpp"
+#include "support/ten_epochs_of_ten_updates.hpp"
 
 namespace linkboy::testing::placeholders_test {
 namespace {

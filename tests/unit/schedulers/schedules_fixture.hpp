@@ -9,7 +9,7 @@
 
 #include "linkboy/schedulers.hpp"
 #include "support/expect_error.hpp"
-#include "support/ten_by_ten.hpp"
+#include "support/ten_epochs_of_ten_updates.hpp"
 #include "support/toy_optimizer.hpp"
 
 namespace linkboy::testing {

@@ -35,7 +35,7 @@ TEST(FolderLockTest, ExcludesAnotherProcessUntilItsProcessEnds) {
   ASSERT_EQ(::pipe(ready), 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    const Descriptor lock = lock_folder(folder / "states");
+    const FileDescriptor lock = lock_folder(folder / "states");
     (void)!::write(ready[1], "x", 1);
     ::pause();
     ::_exit(0);
@@ -71,7 +71,7 @@ TEST(FolderLockTest, OverwritesNoOtherFileThroughALink) {
 // NFS implements these locks as byte-range locks, which need a file that is open for writing.
 TEST(FolderLockTest, LocksFilesThatAreOpenForWriting) {
   const TemporaryFolder folder;
-  const auto mode_of = [](const Descriptor& file) {
+  const auto mode_of = [](const FileDescriptor& file) {
     return ::fcntl(file.get(), F_GETFL) & O_ACCMODE;
   };
   EXPECT_EQ(mode_of(lock_folder(folder.path())), O_RDWR);

@@ -12,9 +12,9 @@
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
+#include "support/model_and_critic.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/two_players.hpp"
 
 namespace linkboy::testing::registered_optimizer_states_test {
 namespace {

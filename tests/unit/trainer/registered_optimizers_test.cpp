@@ -10,7 +10,7 @@
 #include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
-#include "support/two_players.hpp"
+#include "support/model_and_critic.hpp"
 
 namespace linkboy::testing::registered_optimizers_test {
 namespace {

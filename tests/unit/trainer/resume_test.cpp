@@ -16,7 +16,7 @@
 #include "linkboy/schedulers/curves.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
-#include "support/rehearsal.hpp"
+#include "support/run_with_all_state.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"

@@ -5,10 +5,10 @@
 
 #include <string>
 
+#include "support/drop_root.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/without_roots_rights.hpp"
 
 namespace linkboy::vision::cifar_test {
 namespace {

@@ -4,11 +4,11 @@
 #include <torch/torch.h>
 
 #include "linkboy/vision/images.hpp"
+#include "support/drop_root.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/image_files.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/without_roots_rights.hpp"
 
 namespace linkboy::vision::image_folder_test {
 namespace {

@@ -30,17 +30,17 @@ auto retry_if_interrupted(Call call) {
 }
 
 /// Owns a file descriptor, or nothing.
-class Descriptor {
+class FileDescriptor {
  public:
-  Descriptor() = default;
+  FileDescriptor() = default;
   /// Opens a file. If that fails, the object owns nothing, and errno contains the reason. Programs
   /// that this process starts do not inherit the descriptor. Opening a named pipe does not block.
-  Descriptor(const std::filesystem::path& path, int flags)
+  FileDescriptor(const std::filesystem::path& path, int flags)
       : number_(retry_if_interrupted(
             [&] { return ::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0666); })) {}
-  ~Descriptor() { close(); }
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
+  ~FileDescriptor() { close(); }
+  FileDescriptor(FileDescriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
     close();
     number_ = std::exchange(other.number_, -1);
     return *this;
@@ -50,8 +50,8 @@ class Descriptor {
   int get() const { return number_; }
 
   /// Returns a second descriptor of the same open file, which shares its lock.
-  Descriptor copy() const {
-    Descriptor result;
+  FileDescriptor copy() const {
+    FileDescriptor result;
     result.number_ = ::fcntl(number_, F_DUPFD_CLOEXEC, 0);
     return result;
   }

@@ -12,7 +12,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing::ready_loader_test {
+namespace linkboy::testing::given_dataloader_test {
 namespace {
 
 std::shared_ptr<DataLoader> toy_loader(int64_t rows, DataLoaderOptions options = {}) {
@@ -20,7 +20,7 @@ std::shared_ptr<DataLoader> toy_loader(int64_t rows, DataLoaderOptions options =
   return make_data_loader(toy_data(rows), options);
 }
 
-TEST(ReadyLoaderTest, TrainsBitIdenticallyToTheDataset) {
+TEST(GivenDataloaderTest, TrainsBitIdenticallyToTheDataset) {
   const auto train = [](TrainOptions options) {
     const auto losses = std::make_shared<KeepLosses>();
     Toy toy({losses});
@@ -38,7 +38,7 @@ TEST(ReadyLoaderTest, TrainsBitIdenticallyToTheDataset) {
                                 .eval_dataloader = toy_loader(10)}));
 }
 
-TEST(ReadyLoaderTest, EvaluatesAndPredicts) {
+TEST(GivenDataloaderTest, EvaluatesAndPredicts) {
   Toy toy;
   const Metrics of_dataset =
       toy.trainer.evaluate({.dataset = toy_data(10), .per_device_batch_size = 4});
@@ -48,7 +48,7 @@ TEST(ReadyLoaderTest, EvaluatesAndPredicts) {
       toy.trainer.predict({.dataset = toy_data(10), .per_device_batch_size = 4}).toTensor()));
 }
 
-TEST(ReadyLoaderTest, IsEvaluatedBeforeMoreEvaluationData) {
+TEST(GivenDataloaderTest, IsEvaluatedBeforeMoreEvaluationData) {
   Toy toy;
   toy.train({.train_dataloader = toy_loader(8),
              .eval_dataloader = toy_loader(8),
@@ -59,7 +59,7 @@ TEST(ReadyLoaderTest, IsEvaluatedBeforeMoreEvaluationData) {
       (std::vector<std::string>{"train_loss_epoch", "eval_loss_epoch", "rare_eval_loss_epoch"}));
 }
 
-TEST(ReadyLoaderTest, CannotBeCombinedWithTheOptionsItReplaces) {
+TEST(GivenDataloaderTest, CannotBeCombinedWithTheOptionsItReplaces) {
   Toy toy;
   EXPECT_ERROR(toy.train({.train_dataset = toy_data(8), .train_dataloader = toy_loader(8)}),
                "both train_dataset and train_dataloader are set");
@@ -85,7 +85,7 @@ TEST(ReadyLoaderTest, CannotBeCombinedWithTheOptionsItReplaces) {
   EXPECT_ERROR(toy.trainer.evaluate({}), "Set it or dataloader");
 }
 
-TEST(ReadyLoaderTest, IsNotEvaluatedByTheLearningRateFinder) {
+TEST(GivenDataloaderTest, IsNotEvaluatedByTheLearningRateFinder) {
   Toy toy;
   const LrFinderResult result = find_learning_rate(
       toy.trainer, {.train_dataloader = toy_loader(8), .eval_dataloader = toy_loader(8)},
@@ -124,7 +124,7 @@ std::shared_ptr<DataLoader> toy_stream(StreamOptions options, bool has_state = f
       options, {.batch_size = 4, .num_workers = num_workers});
 }
 
-TEST(ReadyLoaderTest, AStreamResumesBitIdenticallyInTheMiddleOfAnEpoch) {
+TEST(GivenDataloaderTest, AStreamResumesBitIdenticallyInTheMiddleOfAnEpoch) {
   const TemporaryFolder folder;
   for (const bool has_state : {false, true}) {
     for (const int64_t num_workers : {0, 2}) {
@@ -146,7 +146,7 @@ TEST(ReadyLoaderTest, AStreamResumesBitIdenticallyInTheMiddleOfAnEpoch) {
   }
 }
 
-TEST(ReadyLoaderTest, AStreamOfUnknownLengthIsRefusedBeforeTheRun) {
+TEST(GivenDataloaderTest, AStreamOfUnknownLengthIsRefusedBeforeTheRun) {
   Toy toy;
   const auto loader = toy_stream({});
   EXPECT_ERROR(toy.trainer.train({.train_dataloader = loader, .num_epochs = 1}),
@@ -156,7 +156,7 @@ TEST(ReadyLoaderTest, AStreamOfUnknownLengthIsRefusedBeforeTheRun) {
   EXPECT_EQ(toy.trainer.predict({.dataloader = loader}).toTensor().size(0), 20);
 }
 
-TEST(ReadyLoaderTest, AStreamThatEndsEarlyEndsAnEvaluationAndFailsATraining) {
+TEST(GivenDataloaderTest, AStreamThatEndsEarlyEndsAnEvaluationAndFailsATraining) {
   Toy toy;
   const auto loader = toy_stream({.batches_per_epoch = 50});
   EXPECT_EQ(toy.trainer.evaluate({.dataloader = loader}).size(), 1U);
@@ -165,7 +165,7 @@ TEST(ReadyLoaderTest, AStreamThatEndsEarlyEndsAnEvaluationAndFailsATraining) {
                "number of batches. For a stream, correct batches_per_epoch");
 }
 
-TEST(ReadyLoaderTest, ALoaderThatReturnsNoIteratorIsAnError) {
+TEST(GivenDataloaderTest, ALoaderThatReturnsNoIteratorIsAnError) {
   class NoIterator : public DataLoader {
    public:
     int64_t size() const override { return 2; }
@@ -184,4 +184,4 @@ TEST(ReadyLoaderTest, ALoaderThatReturnsNoIteratorIsAnError) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing::ready_loader_test
+}  // namespace linkboy::testing::given_dataloader_test

@@ -31,7 +31,7 @@
 ///   state of a parameter that does not have an entry.
 ///
 /// Options that only Python has are saved with Python's defaults.
-namespace linkboy::optimizer_layouts {
+namespace linkboy::python_optimizer_formats {
 
 // Returns a number. Python stores some numbers (a learning rate, the step) in tensors.
 inline double number(const StateDict& saved, std::string_view key) {
@@ -383,4 +383,4 @@ struct LbfgsLayout {
   }
 };
 
-}  // namespace linkboy::optimizer_layouts
+}  // namespace linkboy::python_optimizer_formats

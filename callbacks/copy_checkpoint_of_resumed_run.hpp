@@ -24,7 +24,8 @@ class Trainer;
 /// @return False if the file is missing, damaged or replaced, or cannot be copied. In this case a
 ///         warning is printed, `file` does not change, and the callback must stop tracking it.
 /// @note Collective.
-LINKBOY_API bool bring_here(Trainer& trainer, const std::string& name, std::filesystem::path& file,
-                            const StateDict& marks, const std::filesystem::path& here);
+LINKBOY_API bool copy_checkpoint_of_resumed_run(Trainer& trainer, const std::string& name,
+                                                std::filesystem::path& file, const StateDict& marks,
+                                                const std::filesystem::path& here);
 
 }  // namespace linkboy

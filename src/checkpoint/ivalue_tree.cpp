@@ -1,13 +1,13 @@
 // Maps the leaves of nested lists, tuples and dicts, and names a value's place in them for errors.
 
-#include "checkpoint/value_tree.hpp"
+#include "checkpoint/ivalue_tree.hpp"
 
 #include <ATen/core/List.h>
 #include <ATen/core/jit_type.h>
 
 #include <utility>
 
-#include "checkpoint/guarded_dict.hpp"
+#include "checkpoint/collision_safe_dict.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/util/printable.hpp"
 

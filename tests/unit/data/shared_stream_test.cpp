@@ -15,7 +15,7 @@
 #include "support/toy.hpp"
 #include "unit/data/loaded_batches.hpp"
 
-namespace linkboy::testing::own_stream_test {
+namespace linkboy::testing::shared_stream_test {
 namespace {
 
 /// Returns the samples 0, 1, 2, ... without end.
@@ -51,7 +51,7 @@ Samples firsts(DataLoader& loader, int64_t epoch, int64_t num_batches) {
   return firsts(*loader.iterate(epoch), num_batches);
 }
 
-TEST(OwnStreamTest, ASecondReaderOfAnEpochContinuesWhereTheStreamIs) {
+TEST(SharedStreamTest, ASecondReaderOfAnEpochContinuesWhereTheStreamIs) {
   const auto loader = counting(2);
   EXPECT_EQ(firsts(*loader, 1, 9), (Samples{0, 2}));
   EXPECT_EQ(firsts(*loader, 2, 9), (Samples{4, 6}));
@@ -60,7 +60,7 @@ TEST(OwnStreamTest, ASecondReaderOfAnEpochContinuesWhereTheStreamIs) {
   EXPECT_EQ(firsts(*loader, 3, 9), (Samples{14, 16}));
 }
 
-TEST(OwnStreamTest, RanksStayAtTheSamePositionAfterASecondReader) {
+TEST(SharedStreamTest, RanksStayAtTheSamePositionAfterASecondReader) {
   for (const int64_t num_workers : {0, 2}) {
     std::vector<std::shared_ptr<DataLoader>> ranks;
     for (int64_t rank = 0; rank < 2; ++rank) {
@@ -77,7 +77,7 @@ TEST(OwnStreamTest, RanksStayAtTheSamePositionAfterASecondReader) {
   }
 }
 
-TEST(OwnStreamTest, AStateOfTwoRanksContinuesOnAnyNumberOfRanks) {
+TEST(SharedStreamTest, AStateOfTwoRanksContinuesOnAnyNumberOfRanks) {
   for (const bool splits_itself : {false, true}) {
     const auto of_rank = [&](int64_t rank, int64_t num_ranks) {
       DataLoaderOptions options{.batch_size = 2};
@@ -104,7 +104,7 @@ TEST(OwnStreamTest, AStateOfTwoRanksContinuesOnAnyNumberOfRanks) {
   }
 }
 
-TEST(OwnStreamTest, AStreamWithoutAStateCannotGoBack) {
+TEST(SharedStreamTest, AStreamWithoutAStateCannotGoBack) {
   const auto make = [] {
     return make_data_loader(
         [i = 0]() mutable -> std::optional<Batch> { return Batch(torch::full({1}, i++)); },
@@ -119,7 +119,7 @@ TEST(OwnStreamTest, AStreamWithoutAStateCannotGoBack) {
   EXPECT_ERROR(loader->iterate(1, 2), "the stream is at 3, but batch 2 of epoch 1 begins at 2");
 }
 
-TEST(OwnStreamTest, AStateWithoutThatOfTheStreamLeavesAStreamPerEpochAtItsBegin) {
+TEST(SharedStreamTest, AStateWithoutThatOfTheStreamLeavesAStreamPerEpochAtItsBegin) {
   const auto single = make_data_loader(
       []() -> std::optional<Batch> { return Batch(torch::zeros({1})); }, {}, {.batch_size = 1});
   single->iterate(1)->next();
@@ -130,13 +130,13 @@ TEST(OwnStreamTest, AStateWithoutThatOfTheStreamLeavesAStreamPerEpochAtItsBegin)
   EXPECT_EQ(firsts(*loader->iterate(1, 1), 1), (Samples{2}));
 }
 
-TEST(OwnStreamTest, BatchesThatWorkersHaveReadAheadAreNotLost) {
+TEST(SharedStreamTest, BatchesThatWorkersHaveReadAheadAreNotLost) {
   const auto loader = counting(100, {.num_workers = 2, .prefetch_factor = 3});
   EXPECT_EQ(firsts(*loader, 1, 4), (Samples{0, 2, 4, 6}));
   EXPECT_EQ(firsts(*loader, 1, 1), (Samples{8}));
 }
 
-TEST(OwnStreamTest, APeekTakesNoBatch) {
+TEST(SharedStreamTest, APeekTakesNoBatch) {
   for (const int64_t num_workers : {0, 2}) {
     const auto loader = counting(3, {.num_workers = num_workers});
     const auto batches = loader->iterate(1);
@@ -153,7 +153,7 @@ TEST(OwnStreamTest, APeekTakesNoBatch) {
   }
 }
 
-TEST(OwnStreamTest, APeekDoesNotChangeTheBatches) {
+TEST(SharedStreamTest, APeekDoesNotChangeTheBatches) {
   for (const int64_t num_workers : {0, 1}) {
     DataLoaderOptions options{.num_workers = num_workers};
     options.transform = [](Batch batch, const TransformContext&) {
@@ -176,7 +176,7 @@ TEST(OwnStreamTest, APeekDoesNotChangeTheBatches) {
   }
 }
 
-TEST(OwnStreamTest, TwoIteratorsInUseGetAllBatches) {
+TEST(SharedStreamTest, TwoIteratorsInUseGetAllBatches) {
   for (const int64_t num_workers : {0, 2}) {
     const auto loader = counting(4, {.num_workers = num_workers});
     const auto batches = loader->iterate(1);
@@ -191,7 +191,7 @@ TEST(OwnStreamTest, TwoIteratorsInUseGetAllBatches) {
   }
 }
 
-TEST(OwnStreamTest, AnIteratorThatIsLeftBehindDoesNotKeepTheStreamInMemory) {
+TEST(SharedStreamTest, AnIteratorThatIsLeftBehindDoesNotKeepTheStreamInMemory) {
   const auto loader = counting(2);
   const auto forgotten = loader->iterate(1);
   forgotten->next();
@@ -201,7 +201,7 @@ TEST(OwnStreamTest, AnIteratorThatIsLeftBehindDoesNotKeepTheStreamInMemory) {
   EXPECT_ERROR(forgotten->next(), "sample 2 of a single stream object is gone");
 }
 
-TEST(OwnStreamTest, ABatchThatCannotBeMadeIsNotReadAgain) {
+TEST(SharedStreamTest, ABatchThatCannotBeMadeIsNotReadAgain) {
   for (const int64_t num_workers : {0, 1}) {
     DataLoaderOptions options{.num_workers = num_workers};
     options.transform = [](Batch batch, const TransformContext&) {
@@ -232,7 +232,7 @@ class FailsOnce : public Count {
   bool has_failed_ = false;
 };
 
-TEST(OwnStreamTest, ABatchThatCannotBeReadIsReadAgain) {
+TEST(SharedStreamTest, ABatchThatCannotBeReadIsReadAgain) {
   const auto from = [](int64_t failing, const DataLoaderOptions& options) {
     const auto loader =
         make_stream_loader(std::make_shared<FailsOnce>(failing), {.batches_per_epoch = 8}, options);
@@ -255,7 +255,7 @@ TEST(OwnStreamTest, ABatchThatCannotBeReadIsReadAgain) {
   EXPECT_EQ(from(2, options), (Samples{2, 6}));
 }
 
-TEST(OwnStreamTest, APeekAtTheEndLeavesTheEndToTheLoop) {
+TEST(SharedStreamTest, APeekAtTheEndLeavesTheEndToTheLoop) {
   // The stream begins again after its end.
   const auto next = [i = int64_t{0}]() mutable -> std::optional<Batch> {
     if (++i % 4 == 0) return std::nullopt;
@@ -267,7 +267,7 @@ TEST(OwnStreamTest, APeekAtTheEndLeavesTheEndToTheLoop) {
   EXPECT_EQ(firsts(*loader, 2, 9), (Samples{5, 7}));
 }
 
-TEST(OwnStreamTest, ALoadedStateAppliesToItsEpoch) {
+TEST(SharedStreamTest, ALoadedStateAppliesToItsEpoch) {
   const auto make = [](int64_t, const DataLoaderShard&) { return std::make_shared<Count>(); };
   const auto saved = make_stream_loader(make, {.batches_per_epoch = 4}, {.batch_size = 2});
   const auto batches = saved->iterate(2);
@@ -282,7 +282,7 @@ TEST(OwnStreamTest, ALoadedStateAppliesToItsEpoch) {
   EXPECT_EQ(firsts(*rest, 9), (Samples{4, 6}));
 }
 
-TEST(OwnStreamTest, AStreamOfUnknownLengthResumesWithinItsEpoch) {
+TEST(SharedStreamTest, AStreamOfUnknownLengthResumesWithinItsEpoch) {
   const auto loader = counting(std::nullopt);
   firsts(*loader, 1, 3);
   const auto batches = loader->iterate(2);
@@ -295,7 +295,7 @@ TEST(OwnStreamTest, AStreamOfUnknownLengthResumesWithinItsEpoch) {
   EXPECT_EQ(firsts(*next_epoch, 3, 2), (Samples{10, 12}));
 }
 
-TEST(OwnStreamTest, AStreamInUseByAHangingWorkerIsRefused) {
+TEST(SharedStreamTest, AStreamInUseByAHangingWorkerIsRefused) {
   std::latch continues(1);
   std::atomic<int64_t> num_read = 0;
   const auto loader = make_data_loader(
@@ -321,7 +321,7 @@ TEST(OwnStreamTest, AStreamInUseByAHangingWorkerIsRefused) {
   }
 }
 
-TEST(OwnStreamTest, LeavingALoopWaitsForAHangingWorkerOnlyUntilTheTimeout) {
+TEST(SharedStreamTest, LeavingALoopWaitsForAHangingWorkerOnlyUntilTheTimeout) {
   std::latch continues(1);
   std::latch has_ended(1);
   std::atomic<int64_t> num_made = 0;
@@ -342,7 +342,7 @@ TEST(OwnStreamTest, LeavingALoopWaitsForAHangingWorkerOnlyUntilTheTimeout) {
   has_ended.wait();
 }
 
-TEST(OwnStreamTest, AModelSummaryTakesNoBatchFromTheTraining) {
+TEST(SharedStreamTest, AModelSummaryTakesNoBatchFromTheTraining) {
   const SingleThread single_thread;
   const auto weights = [](CallbackList callbacks) {
     Toy toy(std::move(callbacks));
@@ -359,4 +359,4 @@ TEST(OwnStreamTest, AModelSummaryTakesNoBatchFromTheTraining) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing::own_stream_test
+}  // namespace linkboy::testing::shared_stream_test

@@ -19,7 +19,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing::late_verdict_test {
+namespace linkboy::testing::skip_found_late_test {
 namespace {
 
 /// Trains in fp16 with a scale that grows after each update, so that the gradients overflow
@@ -156,9 +156,9 @@ TEST(DeviceTest, AQueuedStepCountsOnlyIfItWasMade_CUDA) {
   const auto queue = [&](float gradient) {
     optimizer.zero_grad();
     scaler.scale((weight * gradient).sum()).backward();
-    const StepVerdict verdict = scaler.queue_step(optimizer);
+    const StepOutcome outcome = scaler.queue_step(optimizer);
     scaler.update();
-    return verdict;
+    return outcome;
   };
   const auto count = [&] {
     return static_cast<torch::optim::AdamWParamState&>(
@@ -166,7 +166,7 @@ TEST(DeviceTest, AQueuedStepCountsOnlyIfItWasMade_CUDA) {
         .step();
   };
   EXPECT_TRUE(queue(1).is_known()) << "the first step, which creates the optimizer's state";
-  const StepVerdict skipped = queue(std::numeric_limits<float>::infinity());
+  const StepOutcome skipped = queue(std::numeric_limits<float>::infinity());
   EXPECT_FALSE(skipped.is_known());
   EXPECT_EQ(count(), 2) << "not known yet";
   optimizer.zero_grad();
@@ -181,4 +181,4 @@ TEST(DeviceTest, AQueuedStepCountsOnlyIfItWasMade_CUDA) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing::late_verdict_test
+}  // namespace linkboy::testing::skip_found_late_test

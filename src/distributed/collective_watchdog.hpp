@@ -15,20 +15,20 @@ namespace linkboy {
 /// Checks in a separate thread that a device finishes its collectives. NCCL does not report an
 /// error if a rank does not arrive; without the watch, a host that waits for the device would wait
 /// forever.
-class DeviceWatch {
+class CollectiveWatchdog {
  public:
   /// The thread of the watch calls the functions.
   /// @param has_failed  Returns whether it is already known that the ranks cannot continue.
   /// @param find_cause  Called once if `has_failed` returns true, with an empty name, or if a
   ///        marked call is not done within `timeout`, with the name of that call.
   /// @param call_off  Called after `find_cause`. It makes the device stop waiting.
-  DeviceWatch(c10::Device device, std::chrono::milliseconds timeout,
-              std::function<bool()> has_failed,
-              std::function<void(const std::string& late_call)> find_cause,
-              std::function<void()> call_off);
-  ~DeviceWatch();
-  DeviceWatch(const DeviceWatch&) = delete;
-  DeviceWatch& operator=(const DeviceWatch&) = delete;
+  CollectiveWatchdog(c10::Device device, std::chrono::milliseconds timeout,
+                     std::function<bool()> has_failed,
+                     std::function<void(const std::string& late_call)> find_cause,
+                     std::function<void()> call_off);
+  ~CollectiveWatchdog();
+  CollectiveWatchdog(const CollectiveWatchdog&) = delete;
+  CollectiveWatchdog& operator=(const CollectiveWatchdog&) = delete;
 
   /// Watches the work that a call has queued on the device's current stream so far.
   void mark(const char* call) noexcept;

@@ -13,10 +13,10 @@
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy::testing::track_run_again_test {
+namespace linkboy::testing::track_run_second_run_test {
 namespace {
 
-TEST(TrackRunAgainTest, AFurtherTrainIsANewRunUnlessItContinuesTheHistory) {
+TEST(TrackRunSecondRunTest, AFurtherTrainIsANewRunUnlessItContinuesTheHistory) {
   TrackedToy run;
   TrainOptions options = short_run(1);
   run.toy.trainer.train(options);
@@ -31,7 +31,7 @@ TEST(TrackRunAgainTest, AFurtherTrainIsANewRunUnlessItContinuesTheHistory) {
   EXPECT_EQ(run.tracker->updates_of("train_loss_epoch"), (Updates{4, 4, 8}));
 }
 
-TEST(TrackRunAgainTest, EvaluateContinuesTheRecordOfThePreviousRun) {
+TEST(TrackRunSecondRunTest, EvaluateContinuesTheRecordOfThePreviousRun) {
   TrackedToy run({.every_n_updates = 100, .histograms_every_n_epochs = 1});
   run.toy.trainer.train(short_run());
   run.tracker->points.clear();
@@ -44,7 +44,7 @@ TEST(TrackRunAgainTest, EvaluateContinuesTheRecordOfThePreviousRun) {
             (std::vector<TrackedPoint>{{"evaluation_loss", 8, 2, metrics.at("evaluation_loss")}}));
 }
 
-TEST(TrackRunAgainTest, EvaluateWithoutTrainingIsARun) {
+TEST(TrackRunSecondRunTest, EvaluateWithoutTrainingIsARun) {
   TrackedToy run;
   const auto metrics = run.toy.trainer.evaluate({.dataset = toy_data(4)});
   EXPECT_EQ(run.tracker->points,
@@ -90,7 +90,7 @@ void expect_same_record_after_resume(SaveTrainingStateOptions saving, int64_t ev
   }
 }
 
-TEST(TrackRunAgainTest, AResumedRunRecordsEverythingExactlyOnce) {
+TEST(TrackRunSecondRunTest, AResumedRunRecordsEverythingExactlyOnce) {
   for (const int64_t every_n_updates : {1, 3}) {
     expect_same_record_after_resume({.every_n_updates = 1}, every_n_updates);
     expect_same_record_after_resume({.every_n_epochs = 1}, every_n_updates);
@@ -108,7 +108,7 @@ std::shared_ptr<Callback> tracked_in(const std::filesystem::path& folder) {
                         {.name = "same", .every_n_updates = 1});
 }
 
-TEST(TrackRunAgainTest, AResumedRunContinuesItsOwnRecordDespiteANewerRunOfTheSameName) {
+TEST(TrackRunSecondRunTest, AResumedRunContinuesItsOwnRecordDespiteANewerRunOfTheSameName) {
   const TemporaryFolder folder;
   train_and_save({tracked_in(folder.path())}, folder / "older");
   train_and_save({tracked_in(folder.path())}, folder / "newer");
@@ -128,7 +128,7 @@ TEST(TrackRunAgainTest, AResumedRunContinuesItsOwnRecordDespiteANewerRunOfTheSam
   EXPECT_FALSE(std::filesystem::exists(folder / "runs" / "same-3"));
 }
 
-TEST(TrackRunAgainTest, AResumedRunFindsItsRecordsAfterATrackerWasAdded) {
+TEST(TrackRunSecondRunTest, AResumedRunFindsItsRecordsAfterATrackerWasAdded) {
   const TemporaryFolder folder;
   train_and_save({tracked_in(folder.path())}, folder / "states");
   const auto memory = std::make_shared<MemoryTracker>();
@@ -172,25 +172,25 @@ std::pair<std::vector<std::string>, std::vector<std::string>> lines_after_resume
   return {before, lines()};
 }
 
-TEST(TrackRunAgainTest, AResumedRunRepeatsTheLinesOfItsUpdate) {
+TEST(TrackRunSecondRunTest, AResumedRunRepeatsTheLinesOfItsUpdate) {
   const auto [before, after] = lines_after_resume(3, "\"update\":3,");
   EXPECT_EQ(before.size(), 1U);
   EXPECT_EQ(after, before);
 }
 
-TEST(TrackRunAgainTest, ARunResumedInItsFirstUpdateKeepsTheEvaluationBeforeIt) {
+TEST(TrackRunSecondRunTest, ARunResumedInItsFirstUpdateKeepsTheEvaluationBeforeIt) {
   const auto [before, after] = lines_after_resume(1, "initial_eval_loss_epoch");
   EXPECT_EQ(before.size(), 1U);
   EXPECT_EQ(after, before);
 }
 
-TEST(TrackRunAgainTest, ARunResumedAfterAnEpochsFirstUpdateKeepsTheHistogramsOfItsGradients) {
+TEST(TrackRunSecondRunTest, ARunResumedAfterAnEpochsFirstUpdateKeepsTheHistogramsOfItsGradients) {
   const auto [before, after] = lines_after_resume(1, "\"gradients/");
   EXPECT_EQ(before.size(), 4U);
   EXPECT_EQ(std::vector(after.begin(), after.begin() + 4), before);
 }
 
-TEST(TrackRunAgainTest, AnEvaluationAtTheStartOfAResumedRunIsOfTheEpochInProgress) {
+TEST(TrackRunSecondRunTest, AnEvaluationAtTheStartOfAResumedRunIsOfTheEpochInProgress) {
   const TemporaryFolder folder;
   Toy stopped({stop_at(5), make<SaveTrainingState>({.directory = folder.path()})});
   stopped.trainer.train(short_run());
@@ -207,7 +207,7 @@ TEST(TrackRunAgainTest, AnEvaluationAtTheStartOfAResumedRunIsOfTheEpochInProgres
   EXPECT_EQ(point->epoch, 2);
 }
 
-TEST(TrackRunAgainTest, AResumedRunWithoutATrackingStateRecordsFromThere) {
+TEST(TrackRunSecondRunTest, AResumedRunWithoutATrackingStateRecordsFromThere) {
   const TemporaryFolder folder;
   Toy plain({stop_at(6), make<SaveTrainingState>({.directory = folder.path()})});
   plain.trainer.train(short_run());
@@ -220,4 +220,4 @@ TEST(TrackRunAgainTest, AResumedRunWithoutATrackingStateRecordsFromThere) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing::track_run_again_test
+}  // namespace linkboy::testing::track_run_second_run_test

@@ -1,14 +1,14 @@
 // Applies crops, flips, erasings and normalisation in one pass: first plans where each pixel comes
 // from, then draws the images.
 
-#include "data/image_pass.hpp"
+#include "data/fused_image_transforms.hpp"
 
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "data/image_canvas.hpp"
+#include "data/image_view.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {

@@ -13,21 +13,21 @@ namespace linkboy {
 /// Saves the states of the default random number generators of the CPU and of a device, and
 /// restores them in the destructor. Random numbers that are drawn in its scope do not change the
 /// run.
-class KeptGenerators {
+class RngStateGuard {
  public:
   /// @param device  The device whose generator is saved in addition to that of the CPU.
-  explicit KeptGenerators(c10::Device device) {
+  explicit RngStateGuard(c10::Device device) {
     keep(c10::Device(c10::kCPU));
     if (!device.is_cpu()) keep(device);
   }
-  ~KeptGenerators() {
+  ~RngStateGuard() {
     for (auto& [generator, state] : states_) {
       const std::lock_guard<std::mutex> lock(generator.mutex());
       generator.set_state(state);
     }
   }
-  KeptGenerators(const KeptGenerators&) = delete;
-  KeptGenerators& operator=(const KeptGenerators&) = delete;
+  RngStateGuard(const RngStateGuard&) = delete;
+  RngStateGuard& operator=(const RngStateGuard&) = delete;
 
  private:
   void keep(c10::Device device) {

@@ -12,14 +12,16 @@ namespace linkboy {
 
 /// While a backward pass runs, sends its gradients to the ranks that own their parameters (ZeRO
 /// stage 2). Each owner receives the mean; the other ranks do not keep these gradients.
-class OwnerReducer {
+class Zero2GradientReducer {
  public:
   /// @param owner_of  Returns the rank that owns a parameter.
-  OwnerReducer(std::shared_ptr<const ProcessGroup> group, std::vector<at::Tensor> parameters,
-               const std::function<int64_t(const at::Tensor&)>& owner_of, int64_t bucket_bytes);
-  ~OwnerReducer();
-  OwnerReducer(const OwnerReducer&) = delete;
-  OwnerReducer& operator=(const OwnerReducer&) = delete;
+  Zero2GradientReducer(std::shared_ptr<const ProcessGroup> group,
+                       std::vector<at::Tensor> parameters,
+                       const std::function<int64_t(const at::Tensor&)>& owner_of,
+                       int64_t bucket_bytes);
+  ~Zero2GradientReducer();
+  Zero2GradientReducer(const Zero2GradientReducer&) = delete;
+  Zero2GradientReducer& operator=(const Zero2GradientReducer&) = delete;
 
   /// Call `begin` before and `end` after the last backward pass of an update.
   /// A parameter without a gradient on all ranks keeps none, so that no optimizer changes it.

@@ -5,12 +5,12 @@
 namespace linkboy {
 
 /// Makes `group` the `current_process_group` of this thread while the object exists.
-class RunGroupScope {
+class CurrentGroupScope {
  public:
-  explicit RunGroupScope(const ProcessGroup& group);
-  ~RunGroupScope();
-  RunGroupScope(const RunGroupScope&) = delete;
-  RunGroupScope& operator=(const RunGroupScope&) = delete;
+  explicit CurrentGroupScope(const ProcessGroup& group);
+  ~CurrentGroupScope();
+  CurrentGroupScope(const CurrentGroupScope&) = delete;
+  CurrentGroupScope& operator=(const CurrentGroupScope&) = delete;
 
  private:
   const ProcessGroup* outer_;

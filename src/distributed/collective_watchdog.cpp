@@ -1,13 +1,13 @@
 // A thread that aborts the collectives of a device if one of them does not finish in time.
 
-#include "distributed/device_watch.hpp"
+#include "distributed/collective_watchdog.hpp"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 
 #include <utility>
 
-#include "checkpoint/device_results.hpp"
+#include "checkpoint/lost_rank_flag.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
@@ -23,10 +23,10 @@ constexpr auto kNoticeTime = 2'000ms;
 
 }  // namespace
 
-DeviceWatch::DeviceWatch(c10::Device device, std::chrono::milliseconds timeout,
-                         std::function<bool()> has_failed,
-                         std::function<void(const std::string&)> find_cause,
-                         std::function<void()> call_off)
+CollectiveWatchdog::CollectiveWatchdog(c10::Device device, std::chrono::milliseconds timeout,
+                                       std::function<bool()> has_failed,
+                                       std::function<void(const std::string&)> find_cause,
+                                       std::function<void()> call_off)
     : device_(device),
       timeout_(timeout),
       has_failed_(std::move(has_failed)),
@@ -38,7 +38,7 @@ DeviceWatch::DeviceWatch(c10::Device device, std::chrono::milliseconds timeout,
   thread_ = std::thread([this] { run(); });
 }
 
-DeviceWatch::~DeviceWatch() {
+CollectiveWatchdog::~CollectiveWatchdog() {
   {
     const std::lock_guard lock(mutex_);
     is_ending_ = true;
@@ -47,7 +47,7 @@ DeviceWatch::~DeviceWatch() {
   thread_.join();
 }
 
-void DeviceWatch::mark(const char* call) noexcept {
+void CollectiveWatchdog::mark(const char* call) noexcept {
   try {
     const auto stream = c10::impl::VirtualGuardImpl(device_.type()).getStream(device_);
     const std::lock_guard lock(mutex_);
@@ -59,7 +59,7 @@ void DeviceWatch::mark(const char* call) noexcept {
   }
 }
 
-bool DeviceWatch::is_late() {
+bool CollectiveWatchdog::is_late() {
   if (watched_.is_set && !watched_.event.query()) {
     return Clock::now() - watched_.time > timeout_;
   }
@@ -68,7 +68,7 @@ bool DeviceWatch::is_late() {
   return false;
 }
 
-void DeviceWatch::run() {
+void CollectiveWatchdog::run() {
   try {
     c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
     std::unique_lock lock(mutex_);

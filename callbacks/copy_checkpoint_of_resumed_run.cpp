@@ -1,7 +1,7 @@
 // Finds a checkpoint to which a training state refers, verifies that it is the one that was meant,
 // and copies it to where the resumed run keeps it.
 
-#include "linkboy/callbacks/bring_here.hpp"
+#include "linkboy/callbacks/copy_checkpoint_of_resumed_run.hpp"
 
 #include <vector>
 
@@ -39,8 +39,9 @@ void check_marks(const fs::path& file, const StateDict& marks) {
 
 }  // namespace
 
-bool bring_here(Trainer& trainer, const std::string& name, std::filesystem::path& file,
-                const StateDict& marks, const std::filesystem::path& here) {
+bool copy_checkpoint_of_resumed_run(Trainer& trainer, const std::string& name,
+                                    std::filesystem::path& file, const StateDict& marks,
+                                    const std::filesystem::path& here) {
   const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
     if (!trainer.accelerator().is_main_process()) return;
     std::string reason;

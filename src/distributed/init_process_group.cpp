@@ -1,6 +1,6 @@
 // Creates the group of all processes of a launch, or returns that of an earlier call.
 
-#include "distributed/world.hpp"
+#include "distributed/init_process_group.hpp"
 
 #include <sys/resource.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

@@ -20,7 +20,7 @@
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
-namespace linkboy::testing::left_run_test {
+namespace linkboy::testing::run_ended_early_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -38,7 +38,7 @@ StateDict state_in(const fs::path& folder) {
   return read_checkpoint(folder / kTrainingStateFile).get_dict("training_state");
 }
 
-TEST(LeftRunTest, NoStateContainsADroppedUpdate) {
+TEST(RunEndedEarlyTest, NoStateContainsADroppedUpdate) {
   for (const bool is_error : {false, true}) {
     SCOPED_TRACE(is_error);
     const TemporaryFolder folder;
@@ -63,7 +63,7 @@ TEST(LeftRunTest, NoStateContainsADroppedUpdate) {
   }
 }
 
-TEST(LeftRunTest, AStopInAnEvaluationSavesTheTrainedWeightsNotTheAverages) {
+TEST(RunEndedEarlyTest, AStopInAnEvaluationSavesTheTrainedWeightsNotTheAverages) {
   for (const bool is_ema : {false, true}) {
     SCOPED_TRACE(is_ema);
     const TemporaryFolder folder;
@@ -96,7 +96,7 @@ TEST(LeftRunTest, AStopInAnEvaluationSavesTheTrainedWeightsNotTheAverages) {
   }
 }
 
-TEST(LeftRunTest, AnEvaluationRestoresThePreviousRun) {
+TEST(RunEndedEarlyTest, AnEvaluationRestoresThePreviousRun) {
   const TemporaryFolder folder;
   Toy first({stop_at(3)});
   first.train(two_updates_per_epoch(4));
@@ -130,7 +130,7 @@ TEST(LeftRunTest, AnEvaluationRestoresThePreviousRun) {
   EXPECT_EQ(toy.trainer.num_updates(), 5);
 }
 
-TEST(LeftRunTest, StatesOfCallbacksAreTakenOnlyIfTheyCanBeSaved) {
+TEST(RunEndedEarlyTest, StatesOfCallbacksAreTakenOnlyIfTheyCanBeSaved) {
   class CountsCalls : public Callback {
    public:
     StateDict state_dict() const override {
@@ -150,7 +150,7 @@ TEST(LeftRunTest, StatesOfCallbacksAreTakenOnlyIfTheyCanBeSaved) {
   EXPECT_EQ(callback->num_calls, 3) << "one per epoch";
 }
 
-TEST(LeftRunTest, AStateAfterALimitContainsOnlyTheCallbacksThatAreLeft) {
+TEST(RunEndedEarlyTest, AStateAfterALimitContainsOnlyTheCallbacksThatAreLeft) {
   const TemporaryFolder folder;
   Toy toy({std::make_shared<ModelEma>()});
   TrainOptions options = two_updates_per_epoch(2);
@@ -164,7 +164,7 @@ TEST(LeftRunTest, AStateAfterALimitContainsOnlyTheCallbacksThatAreLeft) {
   EXPECT_TRUE(state_in(folder / "without").get_dict("callbacks").empty());
 }
 
-TEST(LeftRunTest, AStateThatIsLoadedAfterALimitIsSavedAgain) {
+TEST(RunEndedEarlyTest, AStateThatIsLoadedAfterALimitIsSavedAgain) {
   const TemporaryFolder folder;
   Toy toy;
   for (const int64_t update : {1, 3}) {
@@ -206,7 +206,7 @@ struct WithRunningLoss {
   QuietTrainer trainer;
 };
 
-TEST(LeftRunTest, AnEvaluationKeepsTheStatisticsOfRegisteredModules) {
+TEST(RunEndedEarlyTest, AnEvaluationKeepsTheStatisticsOfRegisteredModules) {
   WithRunningLoss evaluated;
   evaluated.trainer.train(two_updates_per_epoch(2));
   WithRunningLoss trained;
@@ -217,7 +217,7 @@ TEST(LeftRunTest, AnEvaluationKeepsTheStatisticsOfRegisteredModules) {
   EXPECT_TRUE(evaluated.loss->is_training()) << "the mode is restored";
 }
 
-TEST(LeftRunTest, BuffersThatAnEvaluationChangesAreSavedAsTheyWereBeforeIt) {
+TEST(RunEndedEarlyTest, BuffersThatAnEvaluationChangesAreSavedAsTheyWereBeforeIt) {
   const TemporaryFolder folder;
   WithRunningLoss whole;
   whole.trainer.train(two_updates_per_epoch(3));
@@ -233,7 +233,7 @@ TEST(LeftRunTest, BuffersThatAnEvaluationChangesAreSavedAsTheyWereBeforeIt) {
   EXPECT_TRUE(torch::equal(second.loss->num_calls, whole.loss->num_calls));
 }
 
-TEST(LeftRunTest, AStopWithNothingLeftToDoEndsTheRunCleanly) {
+TEST(RunEndedEarlyTest, AStopWithNothingLeftToDoEndsTheRunCleanly) {
   const auto stop = [](Trainer&) { throw StopTraining(StopReason::early_stop, "enough"); };
   Toy at_start({make<LambdaCallback>({.on_dataloaders_ready = stop})});
   const auto result = at_start.trainer.train(two_updates_per_epoch(2));
@@ -251,7 +251,7 @@ TEST(LeftRunTest, AStopWithNothingLeftToDoEndsTheRunCleanly) {
   EXPECT_EQ(at_end.trainer.evaluate({.dataset = toy_data(6)}).size(), 1U);
 }
 
-TEST(LeftRunTest, AStopBeforeTheFirstRunEndsThatRunCleanly) {
+TEST(RunEndedEarlyTest, AStopBeforeTheFirstRunEndsThatRunCleanly) {
   int num_made = 0;
   const auto second = make<LambdaCallback>({.on_init_end = [&](Trainer&) { ++num_made; }});
   second->set_name("second");
@@ -263,7 +263,7 @@ TEST(LeftRunTest, AStopBeforeTheFirstRunEndsThatRunCleanly) {
   EXPECT_EQ(toy.trainer.train(two_updates_per_epoch(2)).num_updates, 4);
 }
 
-TEST(LeftRunTest, AStateCanBeSavedWhereTheHeaderPromises) {
+TEST(RunEndedEarlyTest, AStateCanBeSavedWhereTheHeaderPromises) {
   const std::map<std::string, bool> expected{{"set_up", false},          {"run_start", true},
                                              {"epoch_start", true},      {"step_start", false},
                                              {"step_end", false},        {"update_end", true},
@@ -291,7 +291,7 @@ TEST(LeftRunTest, AStateCanBeSavedWhereTheHeaderPromises) {
   }
 }
 
-TEST(LeftRunTest, RefusedOptionsKeepThePreviousRun) {
+TEST(RunEndedEarlyTest, RefusedOptionsKeepThePreviousRun) {
   Toy toy({}, 0.1, {.device = "cpu", .distributed = {.local_sgd_interval = 2}});
   TrainOptions options = two_updates_per_epoch(1);
   toy.train(options);
@@ -304,4 +304,4 @@ TEST(LeftRunTest, RefusedOptionsKeepThePreviousRun) {
 }
 
 }  // namespace
-}  // namespace linkboy::testing::left_run_test
+}  // namespace linkboy::testing::run_ended_early_test

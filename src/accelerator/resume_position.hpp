@@ -9,14 +9,15 @@
 namespace linkboy {
 
 /// Adds the number of samples per micro-step (over all processes) and the number of micro-steps per
-/// epoch to a state, for `micro_step_here`.
-void save_epoch_geometry(StateDict& state, const DataLoader& loader, int64_t num_processes);
+/// epoch to a state, for `micro_step_in_this_run`.
+void save_resume_position(StateDict& state, const DataLoader& loader, int64_t num_processes);
 
 /// Returns the saved "micro_step" of `state`, converted to micro-steps of this run, which may have
 /// more processes, larger batches or longer accumulation windows than the run that saved it.
 /// @param whose  The name of the state in errors.
 /// @throws Error if none of this run's accumulation windows ends at that position.
-int64_t micro_step_here(const StateDict& state, const DataLoader& loader, int64_t num_processes,
-                        int64_t accumulation_steps, const std::string& whose);
+int64_t micro_step_in_this_run(const StateDict& state, const DataLoader& loader,
+                               int64_t num_processes, int64_t accumulation_steps,
+                               const std::string& whose);
 
 }  // namespace linkboy

@@ -1,6 +1,6 @@
 // Converts a position in an epoch if a run resumes with other batch sizes or numbers of ranks.
 
-#include "accelerator/epoch_geometry.hpp"
+#include "accelerator/resume_position.hpp"
 
 #include <algorithm>
 
@@ -14,13 +14,14 @@ constexpr const char* kMicroSteps = "micro_steps_per_epoch";
 
 }  // namespace
 
-void save_epoch_geometry(StateDict& state, const DataLoader& loader, int64_t num_processes) {
+void save_resume_position(StateDict& state, const DataLoader& loader, int64_t num_processes) {
   state.set(kSamples, loader.batch_size() * num_processes);
   state.set(kMicroSteps, loader.size());
 }
 
-int64_t micro_step_here(const StateDict& state, const DataLoader& loader, int64_t num_processes,
-                        int64_t accumulation_steps, const std::string& whose) {
+int64_t micro_step_in_this_run(const StateDict& state, const DataLoader& loader,
+                               int64_t num_processes, int64_t accumulation_steps,
+                               const std::string& whose) {
   const int64_t saved = state.get_int("micro_step");
   if (saved == 0 || !state.contains(kSamples)) return saved;
   // The last batch may be short; the number of samples is then not a multiple of the batch size.

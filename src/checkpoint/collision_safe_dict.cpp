@@ -1,6 +1,6 @@
 // Builds dicts with keys from a file, after a check that the keys were not chosen to collide.
 
-#include "checkpoint/guarded_dict.hpp"
+#include "checkpoint/collision_safe_dict.hpp"
 
 #include <ATen/core/jit_type.h>
 

@@ -1,6 +1,6 @@
 // Sends a bucket of gradients to its owner when all are ready, in the same order on all ranks.
 
-#include "distributed/owner_reducer.hpp"
+#include "distributed/zero2_gradient_reducer.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -40,10 +40,9 @@ at::Tensor gradient_in(const at::Tensor& flat, int64_t offset, const at::Tensor&
 
 }  // namespace
 
-OwnerReducer::OwnerReducer(std::shared_ptr<const ProcessGroup> group,
-                           std::vector<at::Tensor> parameters,
-                           const std::function<int64_t(const at::Tensor&)>& owner_of,
-                           int64_t bucket_bytes)
+Zero2GradientReducer::Zero2GradientReducer(
+    std::shared_ptr<const ProcessGroup> group, std::vector<at::Tensor> parameters,
+    const std::function<int64_t(const at::Tensor&)>& owner_of, int64_t bucket_bytes)
     : group_(std::move(group)) {
   std::vector<std::size_t> open(group_->size(), 0);  // 1 + each owner's open bucket, or 0
   // Gradients arrive in the reverse order of the layers.
@@ -73,7 +72,7 @@ OwnerReducer::OwnerReducer(std::shared_ptr<const ProcessGroup> group,
   }
 }
 
-OwnerReducer::~OwnerReducer() {
+Zero2GradientReducer::~Zero2GradientReducer() {
   for (const Bucket& bucket : buckets_) {
     for (const auto& parameter : bucket.parameters) {
       torch::autograd::impl::set_post_acc_grad_hooks(parameter, nullptr);
@@ -81,7 +80,7 @@ OwnerReducer::~OwnerReducer() {
   }
 }
 
-void OwnerReducer::begin() {
+void Zero2GradientReducer::begin() {
   for (Bucket& bucket : buckets_) {
     bucket.num_ready = 0;
     bucket.are_used.clear();
@@ -92,7 +91,7 @@ void OwnerReducer::begin() {
   is_active_ = true;
 }
 
-void OwnerReducer::mark_ready(std::size_t bucket) {
+void Zero2GradientReducer::mark_ready(std::size_t bucket) {
   if (!is_active_) return;  // gradients are still accumulated
   ++buckets_[bucket].num_ready;
   while (next_to_send_ < buckets_.size() &&
@@ -101,7 +100,7 @@ void OwnerReducer::mark_ready(std::size_t bucket) {
   }
 }
 
-void OwnerReducer::send(Bucket& bucket) {
+void Zero2GradientReducer::send(Bucket& bucket) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> pieces;
   for (auto& parameter : bucket.parameters) {
@@ -118,7 +117,7 @@ void OwnerReducer::send(Bucket& bucket) {
 }
 
 /// Returns whether each parameter has a gradient on any rank, in the order of the buckets.
-std::vector<int64_t> OwnerReducer::used_on_any_rank() const {
+std::vector<int64_t> Zero2GradientReducer::used_on_any_rank() const {
   std::vector<int64_t> all;
   for (const Bucket& bucket : buckets_) {
     all.insert(all.end(), bucket.are_used.begin(), bucket.are_used.end());
@@ -128,7 +127,7 @@ std::vector<int64_t> OwnerReducer::used_on_any_rank() const {
   return {used.const_data_ptr<int64_t>(), used.const_data_ptr<int64_t>() + used.numel()};
 }
 
-void OwnerReducer::end(bool allows_unused) {
+void Zero2GradientReducer::end(bool allows_unused) {
   is_active_ = false;
   LINKBOY_CHECK(allows_unused || next_to_send_ == buckets_.size(),
                 "a step did not use all parameters, but zero_stage 2 waits for all of them. Set "

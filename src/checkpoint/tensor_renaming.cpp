@@ -1,7 +1,7 @@
 // Converts the names in a checkpoint, which may have the prefixes of wrappers such as DDP, and
 // finds a part of a checkpoint by its path.
 
-#include "linkboy/checkpoint/name_options.hpp"
+#include "linkboy/checkpoint/tensor_renaming.hpp"
 
 #include <algorithm>
 #include <map>
