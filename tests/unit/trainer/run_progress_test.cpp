@@ -120,9 +120,9 @@ TEST(RunProgressTest, AnUpdateInProgressCanEndTheRunIfOneUpdateRemains) {
   RunProgress progress;
   progress.set_limits({.num_updates = 3});
   progress.resume(0, 1, 0);
-  EXPECT_FALSE(progress.may_end_with_open_update());
+  EXPECT_FALSE(progress.may_end_with_pending_update());
   progress.count_update();
-  EXPECT_TRUE(progress.may_end_with_open_update());
+  EXPECT_TRUE(progress.may_end_with_pending_update());
 }
 
 TEST(RunProgressTest, NoStateIsConsistentWhileAnEpochIsEndedAgain) {
