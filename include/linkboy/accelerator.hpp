@@ -93,7 +93,7 @@ class LINKBOY_API Accelerator {
   /// Accelerator. The loop that reserves it must call `update_scale` in each update. Trainer
   /// reserves it during `train`.
   /// @throws Error if the Accelerator is reserved.
-  std::shared_ptr<void> reserve();
+  [[nodiscard]] std::shared_ptr<void> reserve();
 
   /// Returns a loader whose batches arrive on the device. If `loader` returns all batches on every
   /// process (see `DataLoader::shared`), the processes share it: each gets different batches, in
@@ -101,7 +101,7 @@ class LINKBOY_API Accelerator {
   /// of its own process, and say so (`DataLoader::returns_own_share`).
   /// @throws OptionError if there are several processes and the loader does neither.
   /// @note Collective, if this call shares the loader.
-  std::shared_ptr<DataLoader> prepare(std::shared_ptr<DataLoader> loader) const;
+  [[nodiscard]] std::shared_ptr<DataLoader> prepare(std::shared_ptr<DataLoader> loader) const;
 
   /// Returns an object that applies `AcceleratorOptions::precision` until it is destroyed. Use it
   /// for the forward pass and the loss, not for the backward pass. Trainer uses it for
@@ -215,10 +215,11 @@ class LINKBOY_API Accelerator {
   /// began, and removes these steps from the optimizers' update counts. Call it before you read an
   /// optimizer's state by other means than `optimizer_state_dict`.
   void settle_optimizer_steps();
-  /// Returns whether a step of `optimizer` was skipped since the last `begin_micro_step` or
-  /// `backward`, for a later query. If you query it after queuing the next micro-steps, the GPU
-  /// stays busy while the host waits. Does not change the optimizers' update counts.
-  StepOutcome step_outcome(const torch::optim::Optimizer& optimizer) const;
+  /// The same information as `optimizer_step_was_skipped`, for a later query. If you query it after
+  /// queuing the next micro-steps, the GPU stays busy while the host waits. Does not change the
+  /// optimizers' update counts.
+  /// @param others  Optimizers whose steps are left out.
+  StepOutcome step_outcome(const std::vector<const torch::optim::Optimizer*>& others = {}) const;
 
   /// The precision in which losses are computed.
   Precision precision() const;

@@ -261,19 +261,18 @@ void Accelerator::Implementation::forget_steps() {
   is_step_skipped_ = false;
 }
 
-StepOutcome Accelerator::step_outcome(const torch::optim::Optimizer& optimizer) const {
+StepOutcome Accelerator::step_outcome(
+    const std::vector<const torch::optim::Optimizer*>& others) const {
   StepOutcome outcome(impl_->is_step_skipped_);
-  for (const auto& [stepped, of_step] : impl_->steps_) {
-    if (stepped == &optimizer) outcome.add(of_step);
+  for (const auto& [optimizer, of_step] : impl_->steps_) {
+    if (std::find(others.begin(), others.end(), optimizer) == others.end()) outcome.add(of_step);
   }
   return outcome;
 }
 
 bool Accelerator::optimizer_step_was_skipped() {
   settle_optimizer_steps();
-  StepOutcome outcome(impl_->is_step_skipped_);
-  for (const auto& step : impl_->steps_) outcome.add(step.second);
-  return outcome.was_skipped();
+  return step_outcome().was_skipped();
 }
 
 void Accelerator::settle_optimizer_steps() {

@@ -205,10 +205,9 @@ void Trainer::Implementation::prepare_modules() {
   // This comes first, because the gradients of all trained parameters outside the model are
   // reduced, too.
   for (const auto& module : registered_modules_) module->to(trainer_.device());
-  std::vector<const torch::optim::Optimizer*> others;
-  for (const auto& each : registered_optimizers_) others.push_back(each.trained.get().get());
   const bool is_for_evaluation = claim_ == nullptr;  // another Trainer may be training
-  accelerator_->prepare(model_, own_.get().get(), registered_modules_, others, is_for_evaluation);
+  accelerator_->prepare(model_, own_.get().get(), registered_modules_, other_optimizers(),
+                        is_for_evaluation);
 }
 
 void Trainer::prepare_model_optimizer_and_dataloaders() {

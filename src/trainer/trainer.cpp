@@ -256,7 +256,8 @@ void Trainer::optimizer_step() {
 }
 
 void Trainer::Implementation::end_optimizer_step() {
-  own_.end_step(accelerator_->step_outcome(*own_));
+  // Each registered optimizer has its own outcome.
+  own_.end_step(accelerator_->step_outcome(other_optimizers()));
   if (own_.is_outcome_known()) finish_pending_updates();
 }
 

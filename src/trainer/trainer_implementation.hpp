@@ -42,6 +42,7 @@ struct Trainer::Implementation {
   RegisteredOptimizer& registered_optimizer(std::string_view name);
   std::vector<TrainedOptimizer*> trained_optimizers();
   std::vector<torch::optim::Optimizer*> optimizers() const;
+  std::vector<const torch::optim::Optimizer*> other_optimizers() const;
   void zero_gradients();
   void abandon_update();
   at::Tensor evaluate_window();

@@ -80,6 +80,14 @@ std::vector<torch::optim::Optimizer*> Trainer::Implementation::optimizers() cons
   return all;
 }
 
+/// Returns the registered optimizers.
+std::vector<const torch::optim::Optimizer*> Trainer::Implementation::other_optimizers() const {
+  std::vector<const torch::optim::Optimizer*> others(registered_optimizers_.size());
+  std::transform(registered_optimizers_.begin(), registered_optimizers_.end(), others.begin(),
+                 [](const auto& registered) { return registered.trained.get().get(); });
+  return others;
+}
+
 void Trainer::Implementation::zero_gradients() {
   for (torch::optim::Optimizer* optimizer : optimizers()) Accelerator::zero_grad(*optimizer);
 }
