@@ -11,8 +11,8 @@
 namespace linkboy::testing::trained_optimizer_test {
 namespace {
 
-/// A weight in fp16 on the CPU, where the outcome of a step is known immediately, with a schedule that
-/// halves the rate in each update.
+/// A weight in fp16 on the CPU, where the outcome of a step is known immediately, with a schedule
+/// that halves the rate in each update.
 struct HalvedRate {
   HalvedRate() {
     trained.replace_scheduler([&] { return halving(); }, 10, false, InMemoryRunHistory());
