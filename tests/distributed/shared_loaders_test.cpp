@@ -205,8 +205,8 @@ TEST_F(SharedLoadersTest, AnOwnLoaderMustSayHowItIsShared) {
   RankToy toy(together());
   EXPECT_OPTION_ERROR(toy.trainer.train({.train_dataloader = all, .num_epochs = 1}), missing);
   EXPECT_OPTION_ERROR(toy.trainer.evaluate({.dataloader = all}), missing);
-  EXPECT_OPTION_ERROR(accelerator.prepare(std::make_shared<LimitedLoader>(all, 1)), missing);
-  EXPECT_OPTION_ERROR(accelerator.prepare(all), "OwnLoader does not say how");
+  EXPECT_OPTION_ERROR((void)accelerator.prepare(std::make_shared<LimitedLoader>(all, 1)), missing);
+  EXPECT_OPTION_ERROR((void)accelerator.prepare(all), "OwnLoader does not say how");
   EXPECT_EQ(Accelerator(alone()).prepare(all)->size(), 2 * size);
 
   const auto share = std::make_shared<OwnShareLoader>(4 * size, DataLoaderShard{rank, size});
