@@ -62,6 +62,7 @@ void SaveBestModel::on_training_run_start(Trainer& trainer) {
   if (metric_.start_run(trainer, is_resumed(), options_.reset_on_train)) saved_.clear();
   bring_saved_here(trainer);
   lost_.reset();
+  first_epoch_ = trainer.run_history().current_epoch();
 }
 
 /// Stops tracking checkpoints that cannot be used, so that a later epoch can become one of the
@@ -93,10 +94,11 @@ void SaveBestModel::on_training_run_epoch_end(Trainer& trainer) {
   if (is_full && !metric_.is_better(*value, saved_.back().value)) return;
   const int64_t epoch = trainer.run_history().current_epoch();
   // A run that was interrupted at the end of an epoch repeats that end.
+  const bool may_repeat = is_resumed() && epoch == first_epoch_;
   const auto is_this = [&](const Saved& known) {
     return known.epoch == epoch && known.value == *value;
   };
-  if (is_resumed() && std::any_of(saved_.begin(), saved_.end(), is_this)) return;
+  if (may_repeat && std::any_of(saved_.begin(), saved_.end(), is_this)) return;
   const Saved saved{*value, epoch, free_path(epoch)};
   const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
     trainer.save_checkpoint(

@@ -88,6 +88,7 @@ class LINKBOY_API SaveBestModel : public Callback {
   SaveBestModelOptions options_;
   MetricMonitor metric_;
   std::vector<Saved> saved_;
+  int64_t first_epoch_ = 0;     // the epoch in which this run begins
   std::optional<double> lost_;  // the best value of this run whose checkpoint could not be saved
 };
 

@@ -130,12 +130,14 @@ void StochasticWeightAveraging::on_training_run_end(Trainer& trainer) {
   // A run that resumes after its end has the metrics already.
   if (options_.evaluate && trainer.eval_dataloader() && num_evaluated_ != num_averaged()) {
     const int64_t before = num_values(trainer.run_history());
+    bool is_complete = false;
     try {
       trainer.evaluate_now({.metric_prefix = "swa_model_"});
+      is_complete = true;
     } catch (const StopTraining&) {  // NOLINT(bugprone-empty-catch): the run ends now anyway
     }
     // A stop after the last set leaves the metrics; an earlier one removes those of the others.
-    if (num_values(trainer.run_history()) > before) {
+    if (is_complete || num_values(trainer.run_history()) > before) {
       num_evaluated_ = num_averaged();
     } else {
       trainer.print("The evaluation of the averaged model was stopped");

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <map>
 #include <thread>
+#include <tuple>
 #include <typeinfo>
 #include <utility>
 
@@ -100,6 +101,7 @@ void TrackRun::on_training_run_start(Trainer& trainer) {
 
 void TrackRun::on_evaluation_run_start(Trainer& trainer) {
   is_evaluation_ = true;
+  before_evaluation_ = {updates_before_, new_metrics_};
   updates_before_ = last_update_;
   new_metrics_.take(trainer.run_history());
   // After a training run, the evaluation continues its record and must not change its contents.
@@ -171,6 +173,11 @@ void TrackRun::on_exception(Trainer& trainer, std::exception_ptr) {
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the run has already failed
   }
   finish(trainer, "failed");
+}
+
+void TrackRun::on_run_exit(Trainer&) {
+  if (!before_evaluation_) return;
+  std::tie(updates_before_, new_metrics_) = *std::exchange(before_evaluation_, std::nullopt);
 }
 
 void TrackRun::finish(Trainer& trainer, std::string_view outcome) {
@@ -371,8 +378,10 @@ void TrackRun::log_histograms(Trainer& trainer, bool of_gradients) {
     if (!of_gradients && tensor.is_floating_point()) {
       log_histogram(trainer, "weights/" + name, tensor, when);
     } else if (of_gradients && tensor.is_leaf() && tensor.grad().defined()) {
-      log_histogram(trainer, "gradients/" + name, tensor.grad(), when);
-      records_of_last_update_.push_back({when, "gradients/" + name, tensor.grad().clone()});
+      // A training state contains only dense tensors, and the device's memory is for training.
+      const at::Tensor gradient = tensor.grad().to_dense().to(at::kCPU);
+      log_histogram(trainer, "gradients/" + name, gradient, when);
+      records_of_last_update_.push_back({when, "gradients/" + name, gradient.clone()});
     }
   }
 }

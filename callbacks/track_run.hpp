@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "linkboy/callback.hpp"
@@ -49,8 +50,8 @@ struct TrackRunOptions {
 /// - Each new value of the run history once, as in LogMetrics.
 /// - With `histograms_every_n_epochs`: histograms of all weights after the last update of the
 ///   epoch, as `weights/NAME`, and of the gradients in its first update, before clipping, as
-///   `gradients/NAME`. Recording them waits for the device. A run that resumes directly after the
-///   first update of an epoch lacks the histograms of its gradients.
+///   `gradients/NAME`. Recording them waits for the device. A training state that is saved directly
+///   after that update contains the gradients.
 ///
 /// A run that resumes from a training state continues the records whose places (Tracker::place) the
 /// state contains, regardless of other runs with the same name.
@@ -92,6 +93,7 @@ class LINKBOY_API TrackRun : public Callback {
   void on_evaluation_run_start(Trainer& trainer) override;
   void on_evaluation_run_end(Trainer& trainer) override;
   void on_exception(Trainer& trainer, std::exception_ptr exception) override;
+  void on_run_exit(Trainer& trainer) override;
 
   /// Records custom values at the update in progress. Call it in any event of a run. Does nothing
   /// outside of runs and on processes other than the main process.
@@ -159,6 +161,10 @@ class LINKBOY_API TrackRun : public Callback {
   int64_t last_epoch_ = 0;  // the last finished epoch
 
   MetricCursor new_metrics_;
+
+  // `updates_before_` and `new_metrics_` of the training run before an evaluation run, which must
+  // not change what a training state contains.
+  std::optional<std::pair<int64_t, MetricCursor>> before_evaluation_;
 
   // The updates since the last record of the epoch.
   LossAverage window_;

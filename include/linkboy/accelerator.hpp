@@ -90,8 +90,7 @@ class LINKBOY_API Accelerator {
 
   /// Reserves the Accelerator, which stores the accumulation window, the fp16 scale and the
   /// reducers of one training, until the result is destroyed. The result must not outlive the
-  /// Accelerator. The loop that reserves it must call `update_scale` in each update. Trainer
-  /// reserves it during `train`.
+  /// Accelerator. Trainer reserves it during `train`.
   /// @throws Error if the Accelerator is reserved.
   [[nodiscard]] std::shared_ptr<void> reserve();
 
@@ -112,7 +111,10 @@ class LINKBOY_API Accelerator {
   /// accumulation window is complete, perform an update after the micro-step. A window is complete
   /// after `gradient_accumulation_steps` micro-steps and at the end of the epoch. Until the next
   /// call, `backward` divides by the actual length of this window.
-  AccumulationWindow begin_micro_step(int64_t index, int64_t num_micro_steps);
+  /// @param calls_update_scale  Whether the loop calls `update_scale` at the end of the window, as
+  ///        Trainer does. Otherwise, `backward` may adjust the fp16 scale within it.
+  AccumulationWindow begin_micro_step(int64_t index, int64_t num_micro_steps,
+                                      bool calls_update_scale = false);
 
   /// The position of the current micro-step, as `begin_micro_step` returned it.
   AccumulationWindow window() const;
@@ -218,8 +220,10 @@ class LINKBOY_API Accelerator {
   /// The same information as `optimizer_step_was_skipped`, for a later query. If you query it after
   /// queuing the next micro-steps, the GPU stays busy while the host waits. Does not change the
   /// optimizers' update counts.
-  /// @param others  Optimizers whose steps are left out.
-  StepOutcome step_outcome(const std::vector<const torch::optim::Optimizer*>& others = {}) const;
+  StepOutcome step_outcome() const;
+  /// Returns the outcome of the steps of `optimizer` alone, and leaves them out of `step_outcome`
+  /// and `optimizer_step_was_skipped` from now on.
+  StepOutcome take_step_outcome(const torch::optim::Optimizer& optimizer);
 
   /// The precision in which losses are computed.
   Precision precision() const;

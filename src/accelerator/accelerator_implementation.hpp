@@ -25,6 +25,7 @@ struct Accelerator::Implementation {
   bool are_gradients_averaged() const;
   void average_weights(torch::optim::Optimizer& optimizer);
   void forget_steps();
+  StepOutcome& outcome_of(const torch::optim::Optimizer& optimizer);
   void average(SharedTensors tensors, bool has_owners, bool keeps_weights);
   int64_t& num_steps_of(const torch::optim::Optimizer& optimizer);
   at::Tensor norm_of_all_shards(const at::Tensor& norm) const;

@@ -57,9 +57,10 @@ std::shared_ptr<void> Accelerator::reserve() {
           [this](void*) { impl_->is_reserved_ = impl_->is_scale_updated_by_loop_ = false; }};
 }
 
-AccumulationWindow Accelerator::begin_micro_step(int64_t index, int64_t num_micro_steps) {
+AccumulationWindow Accelerator::begin_micro_step(int64_t index, int64_t num_micro_steps,
+                                                 bool calls_update_scale) {
   impl_->forget_steps();
-  impl_->is_scale_updated_by_loop_ = impl_->is_reserved_;
+  if (calls_update_scale) impl_->is_scale_updated_by_loop_ = true;
   impl_->window_.index = index % impl_->gradient_accumulation_steps_;
   impl_->window_.length = std::min(impl_->gradient_accumulation_steps_,
                                    num_micro_steps - (index - impl_->window_.index));
@@ -200,7 +201,7 @@ StepOutcome Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
     make_step();
   }
   if (impl_->distributed_.local_sgd_interval > 0) impl_->average_weights(optimizer);
-  impl_->steps_.emplace_back(&optimizer, outcome);
+  impl_->outcome_of(optimizer).add(outcome);
   return outcome;
 }
 
@@ -261,13 +262,21 @@ void Accelerator::Implementation::forget_steps() {
   is_step_skipped_ = false;
 }
 
-StepOutcome Accelerator::step_outcome(
-    const std::vector<const torch::optim::Optimizer*>& others) const {
-  StepOutcome outcome(impl_->is_step_skipped_);
-  for (const auto& [optimizer, of_step] : impl_->steps_) {
-    if (std::find(others.begin(), others.end(), optimizer) == others.end()) outcome.add(of_step);
+StepOutcome& Accelerator::Implementation::outcome_of(const torch::optim::Optimizer& optimizer) {
+  for (auto& [stepped, outcome] : steps_) {
+    if (stepped == &optimizer) return outcome;
   }
+  return steps_.emplace_back(&optimizer, StepOutcome()).second;
+}
+
+StepOutcome Accelerator::step_outcome() const {
+  StepOutcome outcome(impl_->is_step_skipped_);
+  for (const auto& step : impl_->steps_) outcome.add(step.second);
   return outcome;
+}
+
+StepOutcome Accelerator::take_step_outcome(const torch::optim::Optimizer& optimizer) {
+  return std::exchange(impl_->outcome_of(optimizer), StepOutcome());
 }
 
 bool Accelerator::optimizer_step_was_skipped() {

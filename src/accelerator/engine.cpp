@@ -272,10 +272,13 @@ void Engine::Implementation::make_update() {
                 " updates (max_num_updates). End the loop when has_updates_left() returns false.");
   gradient_norm_ = trained_.step(*accelerator_, config_);
   accelerator_->update_scale();
+  trained_.end_step(accelerator_->step_outcome());
   if (trained_.is_outcome_known()) finish_pending_update();
 }
 
 void Engine::Implementation::finish_pending_update() {
+  if (!trained_.is_pending()) return;
+  accelerator_->settle_optimizer_steps();
   if (!trained_.finish_step(*accelerator_)) return;
   ++num_updates_;
   if (Scheduler* scheduler = trained_.scheduler()) scheduler->step();

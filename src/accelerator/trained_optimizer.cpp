@@ -38,7 +38,7 @@ void TrainedOptimizer::begin_step() {
 at::Tensor TrainedOptimizer::step(Accelerator& accelerator, const RunConfig& config) {
   begin_step();
   at::Tensor norm = clip_gradients(accelerator, *optimizer_, config);
-  end_step(accelerator.optimizer_step(*optimizer_));
+  accelerator.optimizer_step(*optimizer_);
   return norm;
 }
 

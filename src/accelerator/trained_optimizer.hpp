@@ -52,7 +52,7 @@ class TrainedOptimizer {
   void begin_step();
   /// @param outcome  Whether the step was skipped; the host may find out later.
   void end_step(StepOutcome outcome) { outcome_ = std::move(outcome); }
-  /// All of it except `finish_step`.
+  /// Begins the step, clips the gradients and steps the optimizer. `end_step` must follow.
   /// @return The norm that `clip_gradients` returns.
   at::Tensor step(Accelerator& accelerator, const RunConfig& config);
 

@@ -151,7 +151,8 @@ Batch Trainer::Implementation::begin_micro_step(BatchIterator& batches) {
       "; size() must return the number of batches. For a stream, correct batches_per_epoch.");
   run_.progress.begin_micro_step();
   accelerator_->begin_micro_step(run_.progress.micro_step(),
-                                 run_.progress.num_micro_steps_of_epoch());
+                                 run_.progress.num_micro_steps_of_epoch(),
+                                 /*calls_update_scale=*/true);
   if (accelerator_->window().index == 0) clear_window();
   return *std::move(batch);
 }
@@ -256,8 +257,7 @@ void Trainer::optimizer_step() {
 }
 
 void Trainer::Implementation::end_optimizer_step() {
-  // Each registered optimizer has its own outcome.
-  own_.end_step(accelerator_->step_outcome(other_optimizers()));
+  own_.end_step(accelerator_->step_outcome());
   if (own_.is_outcome_known()) finish_pending_updates();
 }
 

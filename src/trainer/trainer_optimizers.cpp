@@ -108,9 +108,12 @@ void Trainer::step_optimizer(std::string_view name) {
       "averaged at its end. Call it in optimizer_step, or in train_step after a backward "
       "pass if is_update_due().");
   impl_->finish_step(registered);
-  registered.trained.step(*impl_->accelerator_, impl_->run_.config);
-  Accelerator::zero_grad(*registered.trained);
-  if (registered.trained.is_outcome_known()) impl_->finish_step(registered);
+  TrainedOptimizer& trained = registered.trained;
+  trained.step(*impl_->accelerator_, impl_->run_.config);
+  // A skipped step of this optimizer does not affect the Trainer's own optimizer.
+  trained.end_step(impl_->accelerator_->take_step_outcome(*trained));
+  Accelerator::zero_grad(*trained);
+  if (trained.is_outcome_known()) impl_->finish_step(registered);
 }
 
 // ---- In checkpoints ----------------------------------------------------------------------------

@@ -41,16 +41,23 @@ c10::IValue overlaid(const c10::IValue& values, const c10::IValue& others) {
   if (!others.isGenericDict()) return others;
   const auto result = values.toGenericDict().copy();
   for (const auto& entry : others.toGenericDict()) {
-    const auto present = result.find(entry.key());
-    result.insert_or_assign(entry.key(), present == result.end()
-                                             ? entry.value()
-                                             : overlaid(present->value(), entry.value()));
+    result.insert_or_assign(entry.key(), overlaid(result.at(entry.key()), entry.value()));
   }
   return result;
 }
 
-c10::IValue with_present_files(const c10::IValue& state, const Callback& callback) {
-  return overlaid(state, callback.file_state_dict().to_ivalue());
+/// Returns the states of the callbacks that are in `states`, with their present files.
+StateDict with_present_files(const StateDict& states, const CallbackList& callbacks) {
+  StateDict result;
+  for (const auto& callback : callbacks) {
+    // A callback may have been added or removed since the states were returned.
+    if (!states.contains(callback->name())) continue;
+    StateDict state = states.get_dict(callback->name());
+    const StateDict files = callback->file_state_dict();
+    for (const auto& [key, value] : files.entries()) state.set(key, value);
+    result.set(callback->name(), state);
+  }
+  return result;
 }
 
 }  // namespace
@@ -83,7 +90,7 @@ Trainer::Implementation::RunParts Trainer::Implementation::run_parts() const {
   StateDict callbacks;
   StateDict own_callbacks;
   for (const auto& callback : callback_handler_.callbacks()) {
-    callbacks.set(callback->name(), with_present_files(callback->state_dict(), *callback));
+    callbacks.set(callback->name(), callback->state_dict());
     const StateDict part = callback->rank_state_dict();
     if (!part.empty()) own_callbacks.set(callback->name(), part);
   }
@@ -161,15 +168,8 @@ void Trainer::save_training_state(const std::filesystem::path& directory,
   const Implementation::RunParts parts =
       is_mid_epoch ? *impl_->run_.after_last_update : impl_->run_parts();
   StateDict state = parts.common;
-  const StateDict kept = parts.common.get_dict("callbacks");
-  StateDict of_callbacks;
-  for (const auto& callback : impl_->callback_handler_.callbacks()) {
-    const std::string name = callback->name();
-    // A callback may have been added or removed since the parts were kept.
-    if (!kept.contains(name)) continue;
-    of_callbacks.set(name, with_present_files(kept.at(name), *callback));
-  }
-  state.set("callbacks", of_callbacks);
+  state.set("callbacks", with_present_files(parts.common.get_dict("callbacks"),
+                                            impl_->callback_handler_.callbacks()));
   state.set(kRanks, impl_->gather_on_main_process(parts.of_rank));
   state.set("accelerator", impl_->accelerator_->state_dict());
   const auto with_kept_buffers = [&](StateDict contents) {
@@ -350,7 +350,11 @@ bool Trainer::load_training_state(const std::filesystem::path& directory) {
   const StateDict history = impl_->run_history_->state_dict();
   const StateDict rng = rng_state(device);
   std::optional<Implementation::RunParts> before;
-  if (!impl_->is_running_ && num_updates() > 0) before = impl_->run_parts();
+  if (!impl_->is_running_ && num_updates() > 0) {
+    before = impl_->run_parts();
+    before->common.set("callbacks", with_present_files(before->common.get_dict("callbacks"),
+                                                       impl_->callback_handler_.callbacks()));
+  }
   std::vector<std::string> left_out;
   try {
     left_out = impl_->load_run_parts(state, of_rank);

@@ -26,6 +26,7 @@ struct HalvedRate {
     accelerator.begin_micro_step(0, 1);
     accelerator.backward((weight * gradient).sum());
     trained.step(accelerator, config);
+    trained.end_step(accelerator.step_outcome());
     accelerator.update_scale();
     Accelerator::zero_grad(*trained);
     if (!trained.finish_step(accelerator)) return false;
@@ -101,7 +102,7 @@ TEST(TrainedOptimizerTest, AScheduleThatCannotBeCreatedChangesNothing) {
   EXPECT_EQ(run.rate(), 0.2);
 }
 
-TEST(TrainedOptimizerTest, StepsOfOthersCanBeLeftOutOfAnOutcome) {
+TEST(TrainedOptimizerTest, TheStepsOfAnOptimizerCanBeTakenOutOfTheOutcome) {
   HalvedRate run;
   const auto other = torch::ones({2}).requires_grad_();
   torch::optim::SGD second({other}, 0.1);
@@ -109,10 +110,27 @@ TEST(TrainedOptimizerTest, StepsOfOthersCanBeLeftOutOfAnOutcome) {
   run.accelerator.backward((run.weight + other * kInfinity).sum());
   EXPECT_FALSE(run.accelerator.optimizer_step(*run.trained).was_skipped());
   EXPECT_TRUE(run.accelerator.optimizer_step(second).was_skipped());
-  EXPECT_TRUE(run.accelerator.step_outcome().was_skipped());
-  EXPECT_FALSE(run.accelerator.step_outcome({&second}).was_skipped());
+  EXPECT_TRUE(run.accelerator.optimizer_step_was_skipped());
+  EXPECT_TRUE(run.accelerator.take_step_outcome(second).was_skipped());
+  EXPECT_FALSE(run.accelerator.optimizer_step_was_skipped());
   run.accelerator.skip_optimizer_step();
-  EXPECT_TRUE(run.accelerator.step_outcome({&second}).was_skipped());
+  EXPECT_TRUE(run.accelerator.step_outcome().was_skipped());
+}
+
+TEST(TrainedOptimizerTest, ALoopThatDoesNotUpdateTheScaleLowersItInTheNextBackwardPass) {
+  HalvedRate run;
+  const auto reserved = run.accelerator.reserve();
+  const auto step = [&](float gradient) {
+    run.accelerator.begin_micro_step(0, 1);
+    run.accelerator.backward((run.weight * gradient).sum());
+    run.accelerator.optimizer_step(*run.trained);
+    Accelerator::zero_grad(*run.trained);
+  };
+  step(1);
+  const double scale = run.accelerator.grad_scaler()->get_scale();
+  step(kInfinity);
+  step(1);
+  EXPECT_EQ(run.accelerator.grad_scaler()->get_scale(), scale / 2);
 }
 
 TEST(TrainedOptimizerTest, ADroppedWindowLowersTheScaleIfItsGradientsWereUnscaled) {

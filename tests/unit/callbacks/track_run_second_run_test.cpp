@@ -44,6 +44,21 @@ TEST(TrackRunSecondRunTest, EvaluateContinuesTheRecordOfThePreviousRun) {
             (std::vector<TrackedPoint>{{"evaluation_loss", 8, 2, metrics.at("evaluation_loss")}}));
 }
 
+TEST(TrackRunSecondRunTest, EvaluateDoesNotChangeTheStateOfTheTrainingRunBeforeIt) {
+  const TemporaryFolder folder;
+  TrackedToy run;
+  run.toy.trainer.train(short_run());
+  const auto state = [&] { return c10::str(run.callback->state_dict().to_ivalue()); };
+  const std::string before = state();
+  run.toy.trainer.evaluate({.dataset = toy_data(4)});
+  EXPECT_EQ(state(), before);
+  run.toy.trainer.save_training_state(folder.path());
+  TrackedToy longer;
+  longer.toy.trainer.train(resumed_from(folder.path(), short_run(3)));
+  EXPECT_EQ(longer.tracker->starts[0].first_update, 8);
+  EXPECT_EQ(longer.tracker->updates_of("train_loss_epoch"), Updates{12});
+}
+
 TEST(TrackRunSecondRunTest, EvaluateWithoutTrainingIsARun) {
   TrackedToy run;
   const auto metrics = run.toy.trainer.evaluate({.dataset = toy_data(4)});
@@ -188,6 +203,30 @@ TEST(TrackRunSecondRunTest, ARunResumedAfterAnEpochsFirstUpdateKeepsTheHistogram
   const auto [before, after] = lines_after_resume(1, "\"gradients/");
   EXPECT_EQ(before.size(), 4U);
   EXPECT_EQ(std::vector(after.begin(), after.begin() + 4), before);
+}
+
+TEST(TrackRunSecondRunTest, AStateWithHistogramsOfSparseGradientsResumes) {
+  const TemporaryFolder folder;
+  const auto train = [&](TrainOptions options) {
+    torch::nn::Sequential model(
+        torch::nn::Embedding(torch::nn::EmbeddingOptions(9, 4).sparse(true)),
+        torch::nn::Linear(4, 3));
+    const auto words = torch::arange(4) * 5 % 9;
+    options.train_dataset = TensorDataset(words, words % 3);
+    options.per_device_batch_size = 4;  // one update per epoch
+    const auto tracker = std::make_shared<MemoryTracker>();
+    QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(),
+                         std::make_shared<torch::optim::SGD>(model->parameters(), 0.1),
+                         {.callbacks = {make<TrackRun>({tracker}, {.histograms_every_n_epochs = 1}),
+                                        saving_every_update(folder / "states")}});
+    trainer.train(options);
+    return tracker->histograms;
+  };
+  train({.num_epochs = 1});
+  const auto histograms = train({.num_epochs = 2, .resume_from = folder / "states" / "latest"});
+  EXPECT_EQ(std::count(histograms.begin(), histograms.end(),
+                       std::pair<std::string, int64_t>("gradients/0.weight", 2)),
+            1);
 }
 
 TEST(TrackRunSecondRunTest, AnEvaluationAtTheStartOfAResumedRunIsOfTheEpochInProgress) {
