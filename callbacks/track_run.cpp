@@ -101,7 +101,7 @@ void TrackRun::on_training_run_start(Trainer& trainer) {
 
 void TrackRun::on_evaluation_run_start(Trainer& trainer) {
   is_evaluation_ = true;
-  before_evaluation_ = {updates_before_, new_metrics_};
+  before_evaluation_ = {updates_before_, new_metrics_, records_of_last_update_};
   updates_before_ = last_update_;
   new_metrics_.take(trainer.run_history());
   // After a training run, the evaluation continues its record and must not change its contents.
@@ -177,7 +177,8 @@ void TrackRun::on_exception(Trainer& trainer, std::exception_ptr) {
 
 void TrackRun::on_run_exit(Trainer&) {
   if (!before_evaluation_) return;
-  std::tie(updates_before_, new_metrics_) = *std::exchange(before_evaluation_, std::nullopt);
+  std::tie(updates_before_, new_metrics_, records_of_last_update_) =
+      *std::exchange(before_evaluation_, std::nullopt);
 }
 
 void TrackRun::finish(Trainer& trainer, std::string_view outcome) {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "linkboy/callback.hpp"
@@ -162,10 +162,6 @@ class LINKBOY_API TrackRun : public Callback {
 
   MetricCursor new_metrics_;
 
-  // `updates_before_` and `new_metrics_` of the training run before an evaluation run, which must
-  // not change what a training state contains.
-  std::optional<std::pair<int64_t, MetricCursor>> before_evaluation_;
-
   // The updates since the last record of the epoch.
   LossAverage window_;
   Clock::time_point window_start_;
@@ -187,6 +183,10 @@ class LINKBOY_API TrackRun : public Callback {
     c10::IValue value;  // a number, or a tensor for a histogram
   };
   std::vector<Record> records_of_last_update_;
+
+  // `updates_before_`, `new_metrics_` and `records_of_last_update_` of the training run before an
+  // evaluation run, which must not change what a training state contains.
+  std::optional<std::tuple<int64_t, MetricCursor, std::vector<Record>>> before_evaluation_;
 };
 
 }  // namespace linkboy
