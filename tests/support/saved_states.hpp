@@ -22,6 +22,15 @@ inline TrainOptions epochs_of_two_updates(int64_t num_epochs) {
           .per_device_batch_size = 4};
 }
 
+/// Returns options with two updates of two batches per epoch, and an evaluation.
+inline TrainOptions two_updates_per_epoch(int64_t num_epochs) {
+  return {.train_dataset = toy_data(16),
+          .num_epochs = num_epochs,
+          .eval_dataset = toy_data(6),
+          .per_device_batch_size = 4,
+          .gradient_accumulation_steps = 2};
+}
+
 inline std::shared_ptr<SaveTrainingState> saving_in(const std::filesystem::path& folder,
                                                     int64_t keep = 2) {
   return make<SaveTrainingState>({.directory = folder, .every_n_epochs = 1, .keep_last = keep});

@@ -25,15 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns options with two updates of two batches per epoch.
-TrainOptions two_updates_per_epoch(int64_t num_epochs) {
-  return {.train_dataset = toy_data(16),
-          .num_epochs = num_epochs,
-          .eval_dataset = toy_data(6),
-          .per_device_batch_size = 4,
-          .gradient_accumulation_steps = 2};
-}
-
 StateDict state_in(const fs::path& folder) {
   return read_checkpoint(folder / kTrainingStateFile).get_dict("training_state");
 }

@@ -15,14 +15,6 @@
 namespace linkboy::testing::stopped_run_test {
 namespace {
 
-TrainOptions two_updates_per_epoch(int64_t num_epochs) {
-  return {.train_dataset = toy_data(16),
-          .num_epochs = num_epochs,
-          .eval_dataset = toy_data(6),
-          .per_device_batch_size = 4,
-          .gradient_accumulation_steps = 2};
-}
-
 TEST(StoppedRunTest, CallbacksAtTheEndOfAStoppedRunCanEvaluateAndPredict) {
   enum class Way { request, user_request, thrown };
   for (const Way way : {Way::request, Way::user_request, Way::thrown}) {
