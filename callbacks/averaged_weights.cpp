@@ -177,7 +177,7 @@ void AveragingCallback::on_stop_training_error(Trainer&, const StopTraining& sto
 
 void AveragingCallback::report_trained_weights(Trainer& trainer) const {
   trainer.print(c10::str("The model keeps its trained weights instead of the average, because the ",
-                         "run was cut short (", to_string(trainer.result().reason), ")"));
+                         "run was cut short (", to_string(trainer.run().result().reason), ")"));
 }
 
 StateDict AveragingCallback::state_dict() const {

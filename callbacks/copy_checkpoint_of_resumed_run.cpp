@@ -45,7 +45,7 @@ bool copy_checkpoint_of_resumed_run(Trainer& trainer, const std::string& name,
   const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
     if (!trainer.accelerator().is_main_process()) return;
     std::string reason;
-    for (const fs::path& path : candidates(trainer.resumed_from(), file.filename(), here)) {
+    for (const fs::path& path : candidates(trainer.run().resumed_from(), file.filename(), here)) {
       std::error_code error;
       if (!fs::exists(fs::symlink_status(path, error))) continue;
       try {

@@ -61,7 +61,7 @@ std::string cuda_device_name(c10::DeviceIndex index) {
 }
 
 TrackedRun::Entries describe_config(Trainer& trainer) {
-  TrackedRun::Entries entries = options_to_text(trainer.run_config());
+  TrackedRun::Entries entries = options_to_text(trainer.run().config());
   if (trainer.optimizer()) add_optimizer(entries, *trainer.optimizer());
   int64_t num_parameters = 0;
   int64_t num_trainable = 0;

@@ -33,13 +33,13 @@ class EndAfterFirstEpoch final : public LimitBatches {
   /// because a warm-up, for example, may be longer than a few updates.
   void on_training_run_claim(Trainer& trainer) override {
     trainer.set_train_dataloader(
-        std::make_shared<LimitedLoader>(trainer.train_dataloader(), num_batches_));
+        std::make_shared<LimitedLoader>(trainer.run().train_dataloader(), num_batches_));
   }
 
   void on_training_run_epoch_end(Trainer& trainer) override {
     trainer.request_stop(StopReason::max_steps,
                          fmt::format("FastDevRun ends the run after {} training batches",
-                                     trainer.train_dataloader()->size()));
+                                     trainer.run().train_dataloader()->size()));
   }
 
   void on_run_exit(Trainer& trainer) override {
@@ -87,7 +87,8 @@ void FastDevRun::on_dataloaders_ready(Trainer& trainer) {
 
 void FastDevRun::on_training_run_epoch_end(Trainer& trainer) {
   // The run may not evaluate its first epoch (`evaluate_every_n_epochs`).
-  if (!trainer.is_epoch_evaluated() && !trainer.evaluation_sets().empty()) trainer.evaluate_now({});
+  if (!trainer.run().is_epoch_evaluated() && !trainer.run().evaluation_sets().empty())
+    trainer.evaluate_now({});
 }
 
 }  // namespace linkboy

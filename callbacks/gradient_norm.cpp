@@ -32,7 +32,7 @@ at::Tensor with_norm(const at::Tensor& totals, const at::Tensor& norm, bool leav
 void GradientNorm::on_train_epoch_start(Trainer& trainer) {
   parts_.clear();
   num_updates_ = 0;
-  if (trainer.micro_step() == 0) {
+  if (trainer.run().micro_step() == 0) {
     loaded_ = {};
   } else if (!loaded_.empty()) {
     num_updates_ = loaded_.get_int(kNumUpdates);

@@ -25,14 +25,14 @@ void LogMetrics::skip_present(Trainer& trainer) {
 
 void LogMetrics::on_training_run_epoch_end(Trainer& trainer) {
   log_new(trainer);
-  is_over_ = trainer.is_last_epoch();
+  is_over_ = trainer.run().is_last_epoch();
 }
 
 void LogMetrics::log_new(Trainer& trainer) {
   const NamedValues fresh = new_metrics_.take(trainer.run_history());
   // After the run's last epoch and in `Trainer::evaluate`, no later event would print the values.
   const bool is_due = trainer.run_history().current_epoch() % options_.every_n_epochs == 0 ||
-                      is_over_ || !trainer.train_dataloader();
+                      is_over_ || !trainer.run().train_dataloader();
   if (is_due && !fresh.empty()) log_metrics(trainer, fresh);
 }
 

@@ -85,7 +85,7 @@ void MetricCallback::on_train_epoch_start(Trainer& trainer) {
   if (!options_.measure_training) return;
   begin();
   is_in_training_ = true;
-  if (!loaded.empty() && trainer.micro_step() > 0) metrics_.load_state_dict(loaded);
+  if (!loaded.empty() && trainer.run().micro_step() > 0) metrics_.load_state_dict(loaded);
 }
 
 void MetricCallback::on_train_step_end(Trainer&, const Batch& batch, const StepOutput& output) {

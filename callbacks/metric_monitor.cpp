@@ -16,8 +16,9 @@ bool MetricMonitor::is_better(double value) const {
 std::optional<double> MetricMonitor::new_value(Trainer& trainer) {
   trainer.accelerator().check_same_metric(trainer.run_history(), name_);
   try {
-    return cursor_.take_newest(trainer.run_history(), name_,
-                               trainer.is_epoch_evaluated() || !trainer.eval_dataloader());
+    return cursor_.take_newest(
+        trainer.run_history(), name_,
+        trainer.run().is_epoch_evaluated() || !trainer.run().eval_dataloader());
   } catch (const Error& error) {
     throw Error(c10::str(error.what(),
                          " Set the option `monitor` of EarlyStopping, SaveBestModel "

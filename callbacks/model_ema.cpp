@@ -77,7 +77,7 @@ void ModelEma::on_train_update_end(Trainer& trainer) {
 }
 
 void ModelEma::on_training_run_epoch_end(Trainer& trainer) {
-  if (options_.evaluate && trainer.is_epoch_evaluated()) evaluate(trainer);
+  if (options_.evaluate && trainer.run().is_epoch_evaluated()) evaluate(trainer);
   if (options_.path) save_if_best(trainer);
 }
 
@@ -95,7 +95,7 @@ void ModelEma::evaluate(Trainer& trainer) {
 
 void ModelEma::save_if_best(Trainer& trainer) {
   StateDict contents;
-  if (options_.evaluate && trainer.eval_dataloader()) {
+  if (options_.evaluate && trainer.run().eval_dataloader()) {
     const auto value = metric_.new_value(trainer);
     if (!value || !metric_.is_better(*value)) return;
     contents.set(metric_.name(), *value);

@@ -99,7 +99,7 @@ void PerformanceMonitor::on_training_run_start(Trainer&) {
 }
 
 void PerformanceMonitor::on_train_epoch_start(Trainer& trainer) {
-  const bool goes_on = is_resumed() && trainer.micro_step() > 0;
+  const bool goes_on = is_resumed() && trainer.run().micro_step() > 0;
   if (!goes_on) epoch_ = {};
   update_ = {};
   evaluations_.clear();

@@ -107,7 +107,7 @@ void update_batch_norm(Trainer& trainer, const ForwardForStatistics& forward,
   auto layers = statistics_of(trainer.model());
   if (layers.empty()) return;
   const at::NoGradGuard no_grad;
-  DataLoader& loader = *trainer.train_dataloader();
+  DataLoader& loader = *trainer.run().train_dataloader();
   const int64_t num_batches = max_batches.value_or(loader.size());
   const auto batches = loader.peek(trainer.run_history().current_epoch(), num_batches);
   auto batch = next_on_all_ranks(trainer, *batches);

@@ -291,9 +291,9 @@ void Profiler::on_train_step_start(Trainer& trainer) {
 
 void Profiler::on_train_update_end(Trainer& trainer) {
   close_step(trainer);
-  const bool ends_run = trainer.num_updates() >= trainer.run_config().max_num_updates;
+  const bool ends_run = trainer.num_updates() >= trainer.run().config().max_num_updates;
   // If the epoch ends, the next epoch opens its first step, after the evaluation.
-  const bool ends_epoch = trainer.micro_step() >= trainer.train_dataloader()->size();
+  const bool ends_epoch = trainer.run().micro_step() >= trainer.run().train_dataloader()->size();
   if (ends_run || trainer.stop_requested()) {
     end_run(trainer);
   } else if (!ends_epoch) {

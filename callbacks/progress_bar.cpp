@@ -82,12 +82,12 @@ ProgressBar::ProgressBar(ProgressBarOptions options) : options_(options) {
 void ProgressBar::on_train_epoch_start(Trainer& trainer) {
   // `max_num_updates` may end the run within the epoch. If an update is skipped, more batches are
   // needed; `advance` then raises the number.
-  const RunConfig& config = trainer.run_config();
+  const RunConfig& config = trainer.run().config();
   const int64_t num_updates = std::max<int64_t>(config.max_num_updates - trainer.num_updates(), 0);
-  int64_t num_batches = trainer.train_dataloader()->size();
+  int64_t num_batches = trainer.run().train_dataloader()->size();
   if (num_updates < num_batches) {
-    num_batches = std::min(num_batches,
-                           trainer.micro_step() + num_updates * config.gradient_accumulation_steps);
+    num_batches = std::min(
+        num_batches, trainer.run().micro_step() + num_updates * config.gradient_accumulation_steps);
   }
   open(trainer, fmt::format("epoch {}", trainer.run_history().current_epoch()), num_batches,
        /*is_training=*/true);
@@ -100,7 +100,7 @@ void ProgressBar::on_train_step_end(Trainer& trainer, const Batch&, const StepOu
 void ProgressBar::on_train_epoch_end(Trainer& trainer) { close(trainer); }
 
 void ProgressBar::on_eval_epoch_start(Trainer& trainer) {
-  open(trainer, title_of_evaluation(trainer), trainer.eval_dataloader()->size(),
+  open(trainer, title_of_evaluation(trainer), trainer.run().eval_dataloader()->size(),
        /*is_training=*/false);
 }
 
@@ -130,8 +130,8 @@ void ProgressBar::open(Trainer& trainer, std::string title, int64_t num_batches,
   phase.is_training = is_training;
   if (is_training) {
     // A resumed epoch starts in the middle; its speed is measured from there.
-    phase.first_batch = phase.batches_done = trainer.micro_step();
-    phase.first_sample = trainer.train_loss_average().count();
+    phase.first_batch = phase.batches_done = trainer.run().micro_step();
+    phase.first_sample = trainer.run().train_loss_average().count();
   }
   phase.start = Clock::now();
   phase.next_drawing = phase.start + interval();
@@ -155,7 +155,8 @@ void ProgressBar::advance(Trainer& trainer) {
 }
 
 const LossAverage& ProgressBar::tracker_of(Trainer& trainer) const {
-  return phases_.back().is_training ? trainer.train_loss_average() : trainer.eval_loss_average();
+  return phases_.back().is_training ? trainer.run().train_loss_average()
+                                    : trainer.run().eval_loss_average();
 }
 
 void ProgressBar::draw(Trainer& trainer, double loss) {

@@ -94,7 +94,7 @@ SaveCheckpoint::SaveCheckpoint(SaveCheckpointOptions options) : options_(std::mo
 }
 
 void SaveCheckpoint::on_training_run_start(Trainer& trainer) {
-  if (trainer.resumed_from().empty()) saved_.clear();
+  if (trainer.run().resumed_from().empty()) saved_.clear();
   run_start_ =
       std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
   run_on_main_process(trainer.accelerator(),
@@ -210,7 +210,7 @@ void LoadCheckpoint::on_init_end(Trainer&) { has_loaded_ = has_trained_ = false;
 void LoadCheckpoint::on_training_run_start(Trainer& trainer) {
   if (std::exchange(has_trained_, true)) return;
   has_loaded_ = true;
-  if (!trainer.resumed_from().empty()) return;
+  if (!trainer.run().resumed_from().empty()) return;
   load(trainer, options_.load_optimizer, options_.load_scheduler);
 }
 

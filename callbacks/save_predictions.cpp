@@ -95,7 +95,7 @@ std::filesystem::path SavePredictions::path_of(const std::string& set_name, int6
 
 void SavePredictions::check_paths(Trainer& trainer) const {
   run_on_main_process(trainer.accelerator(), [&] {
-    for (const auto& set : trainer.evaluation_sets()) {
+    for (const auto& set : trainer.run().evaluation_sets()) {
       LINKBOY_CHECK(
           set.name.empty() || options_.path->string().find(kSet) != std::string::npos,
           "the run has an evaluation set \"", set.name, "\", but the path of the ", "predictions, ",
@@ -117,7 +117,7 @@ void SavePredictions::on_evaluation_run_start(Trainer& trainer) {
 }
 
 void SavePredictions::on_eval_epoch_start(Trainer& trainer) {
-  if (trainer.is_intermediate_evaluation()) return;
+  if (trainer.run().is_intermediate_evaluation()) return;
   const int64_t n = options_.every_n_epochs;
   is_collecting_ = !is_training_ || (n > 0 && trainer.run_history().current_epoch() % n == 0);
   columns_.clear();
@@ -128,7 +128,7 @@ void SavePredictions::on_eval_epoch_start(Trainer& trainer) {
 
 void SavePredictions::on_eval_step_end(Trainer& trainer, const Batch& batch,
                                        const StepOutput& output) {
-  if (!is_collecting_ || trainer.is_intermediate_evaluation()) return;
+  if (!is_collecting_ || trainer.run().is_intermediate_evaluation()) return;
   for (auto& column : columns_) {
     at::Tensor rows;
     if (column.name == "targets") {
@@ -159,7 +159,7 @@ void SavePredictions::on_eval_step_end(Trainer& trainer, const Batch& batch,
 }
 
 void SavePredictions::on_eval_epoch_end(Trainer& trainer) {
-  if (trainer.is_intermediate_evaluation() || !std::exchange(is_collecting_, false)) return;
+  if (trainer.run().is_intermediate_evaluation() || !std::exchange(is_collecting_, false)) return;
   const auto& accelerator = trainer.accelerator();
   NamedTensors tensors;
   for (auto& column : std::exchange(columns_, {})) {
@@ -168,7 +168,8 @@ void SavePredictions::on_eval_epoch_end(Trainer& trainer) {
   }
   const std::string failure = failure_on_main_process(accelerator, [&] {
     if (!accelerator.is_main_process()) return;
-    write(path_of(trainer.evaluation_set_name(), trainer.run_history().current_epoch()), tensors);
+    write(path_of(trainer.run().evaluation_set_name(), trainer.run_history().current_epoch()),
+          tensors);
   });
   // `evaluate` fails without the file; a training run continues.
   LINKBOY_CHECK(failure.empty() || is_training_, failure);
@@ -178,7 +179,7 @@ void SavePredictions::on_eval_epoch_end(Trainer& trainer) {
 }
 
 void SavePredictions::on_eval_epoch_interrupted(Trainer& trainer) {
-  if (trainer.is_intermediate_evaluation()) return;
+  if (trainer.run().is_intermediate_evaluation()) return;
   is_collecting_ = false;
   columns_.clear();
 }

@@ -92,13 +92,13 @@ bool SaveTrainingState::saves_decays_only() const {
 }
 
 void SaveTrainingState::on_training_run_start(Trainer& trainer) {
-  const bool is_new_run = trainer.resumed_from().empty();
+  const bool is_new_run = trainer.run().resumed_from().empty();
   decays_ = decays_of(trainer);
   if (options_.initial_checkpoint && is_new_run) load_initial(trainer);
   was_stopped_ = is_pending_ = false;
   if (saves_decays_only()) return;
   if (run_.empty()) run_ = random_name();
-  include_resumed(trainer.resumed_from());
+  include_resumed(trainer.run().resumed_from());
   if (is_new_run) tell_of_other_states(trainer);
   last_save_ = Clock::now();
 }
@@ -107,8 +107,8 @@ std::vector<SaveTrainingState::Decay> SaveTrainingState::decays_of(Trainer& trai
   std::vector<Decay> decays;
   if (!options_.save_at_decays) return decays;
   for (const DecayPhase& phase : options_.save_at_decays->phases) {
-    decays.push_back({phase.begin.resolve_count(trainer.run_config()),
-                      phase.end.resolve_count(trainer.run_config())});
+    decays.push_back({phase.begin.resolve_count(trainer.run().config()),
+                      phase.end.resolve_count(trainer.run().config())});
   }
   if (decays.empty() && trainer.scheduler() != nullptr) {
     std::map<std::string, int64_t> lengths;
@@ -215,7 +215,7 @@ void SaveTrainingState::save_after(const Decay& decay, Trainer& trainer) const {
       options_.directory / fmt::format("checkpoint_{}_wsd_post_decay.pt", decay.end),
       {{"step", decay.end},
        {"checkpoint_type", "post_decay"},
-       {"total_steps", trainer.run_config().max_num_updates},
+       {"total_steps", trainer.run().config().max_num_updates},
        {"decay_fraction", num_decaying / static_cast<double>(decay.end)}},
       {.optimizer = options_.save_at_decays->save_optimizer,
        .scheduler = options_.save_at_decays->save_scheduler});
@@ -240,7 +240,7 @@ void SaveTrainingState::on_training_run_epoch_end(Trainer& trainer) {
   const bool is_due = options_.every_n_epochs &&
                       trainer.run_history().current_epoch() % *options_.every_n_epochs == 0;
   // Saves here because callbacks may put other weights into the model at the end of the run.
-  const bool is_end = options_.save_at_end && trainer.is_last_epoch() &&
+  const bool is_end = options_.save_at_end && trainer.run().is_last_epoch() &&
                       trainer.requested_stop() != StopReason::nan;
   if (is_due || is_end) save(trainer);
 }

@@ -17,7 +17,7 @@ StepBasedEvaluation::StepBasedEvaluation(StepBasedEvaluationOptions options)
 
 void StepBasedEvaluation::on_training_run_start(Trainer& trainer) {
   LINKBOY_CHECK(
-      !trainer.evaluation_sets().empty(),
+      !trainer.run().evaluation_sets().empty(),
       "StepBasedEvaluation has no evaluation data; set TrainOptions::eval_dataset, or remove "
       "the callback.");
   num_sets_left_ = 0;
@@ -38,7 +38,7 @@ void StepBasedEvaluation::evaluate(Trainer& trainer) {
   is_cut_short_ = true;
   if (trainer.requested_stop()) return;
   trainer.print(fmt::format("Running evaluation after {} updates", trainer.num_updates()));
-  num_sets_left_ = trainer.evaluation_sets().size();
+  num_sets_left_ = trainer.run().evaluation_sets().size();
   trainer.evaluate_now({.metric_prefix = "intermediate_",
                         .loss_name = "eval_loss",
                         .uses_intermediate_loader = true});

@@ -47,7 +47,7 @@ StateDict StochasticWeightAveraging::averaged_model_state() const {
 }
 
 void StochasticWeightAveraging::on_training_run_start(Trainer& trainer) {
-  const RunConfig& config = trainer.run_config();
+  const RunConfig& config = trainer.run().config();
   start_ = whole_number("start_after", options_.start_after, config);
   LINKBOY_CHECK(start_ < config.max_num_updates, "StochasticWeightAveraging's start_after is ",
                 start_, ", but the run has ", config.max_num_updates,
@@ -105,7 +105,7 @@ bool StochasticWeightAveraging::is_due(Trainer& trainer) const {
   if (options_.every_n_updates) {
     return !trainer.was_update_skipped() && num_done % *options_.every_n_updates == 0;
   }
-  return trainer.micro_step() == trainer.run_config().num_train_batches_per_epoch;
+  return trainer.run().micro_step() == trainer.run().config().num_train_batches_per_epoch;
 }
 
 void StochasticWeightAveraging::on_train_update_end(Trainer& trainer) {
@@ -120,7 +120,8 @@ void StochasticWeightAveraging::on_training_run_end(Trainer& trainer) {
   }
   take_out_others(trainer);
   // Only now, after states were saved, because a longer run that resumes trains the entire epoch.
-  if (trainer.is_epoch_cut_short() && !options_.every_n_updates && trainer.num_updates() > start_) {
+  if (trainer.run().is_epoch_cut_short() && !options_.every_n_updates &&
+      trainer.num_updates() > start_) {
     average();
   }
   if (num_averaged() == 0) return;
@@ -128,7 +129,7 @@ void StochasticWeightAveraging::on_training_run_end(Trainer& trainer) {
   is_ending_ = true;
   if (options_.update_batch_norm) update_batch_norm(trainer, options_.forward);
   // A run that resumes after its end has the metrics already.
-  if (options_.evaluate && trainer.eval_dataloader() && num_evaluated_ != num_averaged()) {
+  if (options_.evaluate && trainer.run().eval_dataloader() && num_evaluated_ != num_averaged()) {
     const int64_t before = num_values(trainer.run_history());
     bool is_complete = false;
     try {

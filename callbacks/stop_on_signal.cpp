@@ -107,7 +107,8 @@ std::optional<int> StopOnSignal::signal() const {
 void StopOnSignal::end_run(Trainer& trainer) {
   if (!is_installed_) return;
   release();
-  is_unheeded = first_signal.load() != 0 && trainer.result().reason != StopReason::stop_request;
+  is_unheeded =
+      first_signal.load() != 0 && trainer.run().result().reason != StopReason::stop_request;
   if (first_signal.load() == 0) return restore_handlers();
   // The program may now save its last checkpoint, and the signal may arrive several times.
   last_stopped.store(this);

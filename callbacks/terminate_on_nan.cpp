@@ -21,7 +21,7 @@ void throw_unless_finite(const Trainer& trainer, double total, const char* kind)
   throw StopTraining(StopReason::nan, fmt::format("Stopping training because {} loss is NaN or "
                                                   "infinite (found in epoch {}, after update {})",
                                                   kind, trainer.run_history().current_epoch(),
-                                                  trainer.num_updates()));
+                                                  trainer.run().num_known_updates()));
 }
 
 }  // namespace
@@ -32,19 +32,19 @@ TerminateOnNaN::TerminateOnNaN(TerminateOnNaNOptions options) : options_(options
 }
 
 void TerminateOnNaN::on_train_step_end(Trainer& trainer, const Batch&, const StepOutput& output) {
-  check_step(trainer, trainer.train_loss_average(), output, kTraining);
+  check_step(trainer, trainer.run().train_loss_average(), output, kTraining);
 }
 
 void TerminateOnNaN::on_train_epoch_end(Trainer& trainer) {
-  throw_unless_finite(trainer, trainer.train_loss_average().total(), kTraining);
+  throw_unless_finite(trainer, trainer.run().train_loss_average().total(), kTraining);
 }
 
 void TerminateOnNaN::on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput& output) {
-  check_step(trainer, trainer.eval_loss_average(), output, kEvaluation);
+  check_step(trainer, trainer.run().eval_loss_average(), output, kEvaluation);
 }
 
 void TerminateOnNaN::on_eval_epoch_end(Trainer& trainer) {
-  throw_unless_finite(trainer, trainer.eval_loss_average().total(), kEvaluation);
+  throw_unless_finite(trainer, trainer.run().eval_loss_average().total(), kEvaluation);
 }
 
 // The tracker's sum stays NaN or infinite after such a loss, so the check does not need additional

@@ -89,13 +89,14 @@ void TrackRun::on_training_run_start(Trainer& trainer) {
     new_metrics_.take(trainer.run_history());
     window_.reset();
   }
-  const bool is_in_mid_epoch = goes_on && trainer.micro_step() > 0;
+  const bool is_in_mid_epoch = goes_on && trainer.run().micro_step() > 0;
   TrackedRun run = describe_run(trainer, options_.name, options_.config);
   run.first_update = std::max<int64_t>(0, update(trainer) - (is_in_mid_epoch ? 1 : 0));
   run.first_epoch = trainer.run_history().current_epoch() - 1;
   run.is_resumed = goes_on;
   start(trainer, std::move(run));
-  is_in_epoch_ = trainer.micro_step() > 0;  // others may evaluate before this one's epoch starts
+  is_in_epoch_ =
+      trainer.run().micro_step() > 0;  // others may evaluate before this one's epoch starts
   if (is_in_mid_epoch) log_again(trainer);
 }
 
@@ -154,12 +155,12 @@ void TrackRun::forget_places() {
 void TrackRun::on_training_run_end(Trainer& trainer) {
   log_pending(trainer, /*wait=*/true);
   log_new_metrics(trainer);
-  finish(trainer, to_string(trainer.result().reason));
+  finish(trainer, to_string(trainer.run().result().reason));
 }
 
 void TrackRun::on_evaluation_run_end(Trainer& trainer) {
   log_new_metrics(trainer);
-  finish(trainer, to_string(trainer.result().reason));
+  finish(trainer, to_string(trainer.run().result().reason));
 }
 
 void TrackRun::on_exception(Trainer& trainer, std::exception_ptr) {
@@ -213,10 +214,10 @@ void TrackRun::call(Trainer& trainer, Sink& sink, const std::function<void(Track
 // Updates.
 
 void TrackRun::on_train_epoch_start(Trainer& trainer) {
-  const LossAverage& losses = trainer.train_loss_average();
-  are_gradients_logged_ = trainer.micro_step() > 0;
+  const LossAverage& losses = trainer.run().train_loss_average();
+  are_gradients_logged_ = trainer.run().micro_step() > 0;
   // A resumed epoch continues with the window of the saved state.
-  if (trainer.micro_step() == 0) window_.reset();
+  if (trainer.run().micro_step() == 0) window_.reset();
   window_start_ = Clock::now();
   window_start_count_ = losses.count();
   num_open_evaluations_ = 0;
@@ -242,7 +243,7 @@ void TrackRun::on_train_update_end(Trainer& trainer) {
 }
 
 TrackRun::PendingRecord TrackRun::make_record(Trainer& trainer) {
-  const LossAverage& losses = trainer.train_loss_average();
+  const LossAverage& losses = trainer.run().train_loss_average();
   const auto now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - window_start_).count();
   const auto samples = static_cast<double>((losses.count() - window_start_count_) *

@@ -25,7 +25,7 @@ class LargestError : public linkboy::Callback {
   }
 
   void on_eval_epoch_end(linkboy::Trainer& trainer) override {
-    const double largest = trainer.gather(largest_).max().item<double>();
+    const double largest = trainer.accelerator().gather(largest_).max().item<double>();
     trainer.run_history().update_metric(trainer.metric_name("largest_error"), largest);
   }
 

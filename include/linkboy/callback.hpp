@@ -134,7 +134,7 @@ class LINKBOY_API Callback {
   /// Called at the end of an epoch, after its training, its evaluation and the scheduler's
   /// `epoch_end`.
   virtual void on_training_run_epoch_end(Trainer&) {}
-  /// Called when the run has ended, early or not; `Trainer::result` contains the reason. Not called
+  /// Called when the run has ended, early or not; `Run::result` contains the reason. Not called
   /// after an exception.
   virtual void on_training_run_end(Trainer&) {}
 

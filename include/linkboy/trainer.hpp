@@ -20,18 +20,15 @@
 #include "linkboy/data/batch.hpp"
 #include "linkboy/data/data_loader.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/extend/loss_average.hpp"
 #include "linkboy/loss_function.hpp"
 #include "linkboy/model.hpp"
-#include "linkboy/run/evaluation_set.hpp"
 #include "linkboy/run/options.hpp"
 #include "linkboy/run/prediction.hpp"
-#include "linkboy/run/run_config.hpp"
 #include "linkboy/run/run_history.hpp"
 #include "linkboy/run/step_output.hpp"
 #include "linkboy/run/stop_training.hpp"
-#include "linkboy/run/train_result.hpp"
 #include "linkboy/scheduler.hpp"
+#include "linkboy/trainer/run.hpp"
 #include "linkboy/trainer/trainer_options.hpp"
 
 namespace torch::optim {
@@ -47,9 +44,30 @@ class RunSnapshot;
 ///     linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer);
 ///     trainer.train({.train_dataset = train, .num_epochs = 8, .eval_dataset = test});
 ///
-/// You can override one method without knowing the others. Methods named `create_*`, `calculate_*`
-/// or `default_*` return a value. `docs/the_loop.md` lists all calls in order. The Trainer shares
-/// ownership of the model, the optimizer and the callbacks with the caller.
+/// You can override one method without knowing the others:
+///
+/// | To change | Override |
+/// |---|---|
+/// | the loss | `calculate_train_batch_loss`, `calculate_eval_batch_loss` |
+/// | one step of the loop | `train_step`, `eval_step`, `predict_step` |
+/// | the backward pass | `backward_step` |
+/// | an update | `clip_gradients`, `optimizer_step`, `needs_closure`, `optimizer_zero_grad` |
+/// | the schedule | `create_scheduler`, `scheduler_step`, `scheduler_epoch_end` |
+/// | an epoch, or all of them | `run_train_epoch`, `run_eval_epoch`, `run_training` |
+/// | the modes of the modules | `train_epoch_start`, `eval_epoch_start` |
+/// | the data | `create_train_dataloader`, `create_eval_dataloader` |
+/// | the defaults of loaders | `default_train_dataloader_options`, `default_eval_dataloader_options` |
+/// | the way to the device | `prepare_model_optimizer_and_dataloaders` |
+/// | the length of a run | `create_run_config` |
+/// | what surrounds a run | `training_run_start`, `training_run_epoch_end`, `training_run_end` |
+/// | what ends an epoch | `train_epoch_end`, `eval_epoch_end` |
+/// | what surrounds an evaluation | `evaluation_run_start`, `evaluation_run_end` |
+/// | what a resumed run continues | `state_dict`, `load_state_dict` |
+/// | where lines are printed | `print` |
+///
+/// Methods named `create_*`, `calculate_*` or `default_*` return a value. `docs/the_loop.md` lists
+/// all calls in order. The Trainer shares ownership of the model, the optimizer and the callbacks
+/// with the caller.
 ///
 /// Use a Trainer from one thread; only `request_stop` and `stop_requested` may be called from any
 /// thread.
@@ -120,6 +138,193 @@ class LINKBOY_API Trainer {
   /// stop agreement.
   std::optional<StopReason> requested_stop() const;
 
+ protected:
+  // ==== Override these ==========================================================================
+
+  // ---- Set-up, in this order -------------------------------------------------------------------
+
+  /// Returns the defaults for training loaders, which `TrainOptions::train_dataloader_options`
+  /// overrides: shuffled, shared between the processes, and with the same number of batches on
+  /// each.
+  virtual DataLoaderOptions default_train_dataloader_options(int64_t batch_size);
+  /// Returns the defaults for evaluation loaders, which `TrainOptions::eval_dataloader_options`
+  /// overrides: in order, and with each sample exactly once.
+  virtual DataLoaderOptions default_eval_dataloader_options(int64_t batch_size);
+  /// Creates the loader of this process's share of `options.train_dataset`. If
+  /// `options.train_dataloader` is set, returns that loader instead.
+  virtual std::shared_ptr<DataLoader> create_train_dataloader(const TrainOptions& options);
+  /// Creates the loader of `options.dataset`. If `options.dataloader` is set, returns that loader
+  /// instead. Called once for each evaluation set.
+  virtual std::shared_ptr<DataLoader> create_eval_dataloader(const EvaluateOptions& options);
+  /// Moves the model to the device, broadcasts rank 0's weights to all processes, and wraps the
+  /// loaders so that their batches arrive on the device.
+  /// @note Collective.
+  virtual void prepare_model_optimizer_and_dataloaders();
+  /// Computes the lengths of the run from the loaders.
+  /// @note Collective.
+  virtual RunConfig create_run_config(const TrainOptions& options);
+  /// Creates the run's scheduler; returns null if `options.create_scheduler_fn` is empty. Called
+  /// after `run_config` is set.
+  virtual std::unique_ptr<Scheduler> create_scheduler(const TrainOptions& options);
+
+  // ---- Training --------------------------------------------------------------------------------
+
+  /// Called before `Callback::on_training_run_start`.
+  virtual void training_run_start() {}
+  /// Runs all epochs. The default body:
+  ///
+  ///     while (begin_epoch()) {
+  ///       run_train_epoch(*run().train_dataloader());
+  ///       evaluate_epoch();
+  ///       scheduler_epoch_end();
+  ///       end_epoch();
+  ///     }
+  ///
+  /// An override must call these methods, and must end each epoch that it begins. The run also ends
+  /// after `RunConfig::max_num_updates` updates, regardless of how often an epoch calls
+  /// `run_train_epoch`.
+  virtual void run_training();
+  /// Runs all micro-steps of one epoch and records `train_loss_epoch`.
+  virtual void run_train_epoch(DataLoader& loader);
+  /// Switches the model to training mode.
+  virtual void train_epoch_start();
+  /// Runs one micro-step on a batch that is on the device. If the micro-step completes its
+  /// accumulation window, also performs the update. The default body:
+  ///
+  ///     fire<linkboy::Event::train_step_start>();
+  ///     const linkboy::StepOutput output = forward(batch);
+  ///     fire<linkboy::Event::train_step_end>(batch, output);
+  ///     backward(output);
+  ///     if (is_update_due()) update();
+  ///
+  /// docs/custom_optimizers.md describes the requirements on an override.
+  virtual void train_step(const Batch& batch);
+  /// Returns the loss of a batch that is on the device. Do not divide it by the accumulation steps.
+  virtual StepOutput calculate_train_batch_loss(const Batch& batch);
+  /// Runs the backward pass of `loss` divided by the length of the accumulation window.
+  virtual void backward_step(const at::Tensor& loss);
+  /// Clips the accumulated gradients of the Trainer's own optimizer. Called once per update.
+  virtual void clip_gradients();
+  /// Steps the optimizer. In fp16, skips the step if a gradient is not finite. If
+  /// `needs_closure()`, passes `evaluate_window` to the optimizer as its closure.
+  virtual void optimizer_step();
+  /// Whether `optimizer_step` evaluates the loss of the accumulation window again, which requires
+  /// the Trainer to keep the window's batches. The Trainer calls it at the start of a run. The
+  /// default returns true for an LBFGS.
+  virtual bool needs_closure() const;
+  /// Steps the scheduler if there is one. Called once per update, except for skipped updates.
+  virtual void scheduler_step();
+  /// Clears the gradients of all optimizers after an update.
+  virtual void optimizer_zero_grad();
+  /// Called after the last update of an epoch, before its loss is recorded.
+  virtual void train_epoch_end() {}
+
+  // ---- Evaluation ------------------------------------------------------------------------------
+
+  /// Called before `Callback::on_evaluation_run_start`.
+  virtual void evaluation_run_start() {}
+  /// Evaluates the model on `loader` without gradients and records the mean loss. The name of the
+  /// metric is `metric_name`, preceded by the prefixes of the evaluation. Afterwards, restores the
+  /// modes of the model and of the registered modules.
+  virtual void run_eval_epoch(DataLoader& loader, std::string_view metric_name);
+  /// Switches the model and the registered modules to evaluation mode.
+  virtual void eval_epoch_start();
+  /// Evaluates the model on a batch that is on the device. The default body:
+  ///
+  ///     fire<linkboy::Event::eval_step_start>();
+  ///     const linkboy::StepOutput output = eval_forward(batch);
+  ///     fire<linkboy::Event::eval_step_end>(batch, output);
+  virtual void eval_step(const Batch& batch);
+  /// Returns the loss of an evaluation batch that is on the device. Called without gradients.
+  virtual StepOutput calculate_eval_batch_loss(const Batch& batch);
+  /// Returns the predictions for a batch that is on the device. Called without gradients. The
+  /// default returns the model's output for `batch.input()`. `predict` documents the accepted
+  /// forms.
+  virtual c10::IValue predict_step(const Batch& batch);
+  /// Called after the last batch of a set, before its loss is recorded.
+  virtual void eval_epoch_end() {}
+  /// Called before `Callback::on_evaluation_run_end`.
+  virtual void evaluation_run_end() {}
+
+  // ---- End -------------------------------------------------------------------------------------
+
+  /// Passes the epoch's metrics to the schedulers, including those of registered optimizers. Called
+  /// once per epoch, after the evaluation.
+  virtual void scheduler_epoch_end();
+  /// Called before `Callback::on_training_run_epoch_end`.
+  virtual void training_run_epoch_end() {}
+  /// Called before `Callback::on_training_run_end`, when `result` is complete.
+  virtual void training_run_end() {}
+
+  // ---- The members of a subclass ---------------------------------------------------------------
+
+  /// The state of a subclass that a resumed run needs. Each process saves and loads its own state.
+  /// If a run resumes with more processes, the additional ones load the state of the last saved
+  /// process. `load_state_dict` is called only if the state is not empty, after the other parts of
+  /// the training state are loaded; they stay loaded if it throws.
+  /// @{
+  virtual StateDict state_dict() const { return {}; }
+  virtual void load_state_dict(const StateDict&) {}
+  /// @}
+
+  // ==== Call these in an override ===============================================================
+
+  /// Begins the next epoch. Returns false if the run has no more epochs.
+  /// @throws StopTraining if the run must end now.
+  /// @note Collective.
+  bool begin_epoch();
+  /// Evaluates the run's evaluation sets if an evaluation is due after this epoch.
+  /// @note Collective.
+  void evaluate_epoch();
+  /// Ends the epoch: calls the callbacks and counts the epoch.
+  /// @note Collective.
+  void end_epoch();
+  /// Calls an event on all callbacks.
+  /// @throws StopTraining if a callback has thrown it. With several processes, this happens only
+  ///         where all of them can leave the run: in the events at the start or end of a run, epoch
+  ///         or evaluation, and in `update`.
+  /// @note Collective, except for the events of a step and those of a run's set-up and end.
+  template <Event event, class... Arguments>
+  void fire(const Arguments&... arguments) {
+    using Traits = EventTraits<event>;
+    call_callbacks([&](Callback& callback) { (callback.*Traits::method)(*this, arguments...); });
+    if constexpr (Traits::is_called_together) leave_together();
+    if constexpr (event == Event::train_update_end) leave_after_update();
+  }
+  /// Runs `calculate_train_batch_loss` in the run's precision and execution mode, and adds the loss
+  /// to the epoch's mean.
+  /// @throws Error outside of `train_step`.
+  StepOutput forward(const Batch& batch);
+  /// Runs `backward_step` on the output of `forward`.
+  void backward(const StepOutput& output);
+  /// Whether the current micro-step is the last one of its accumulation window.
+  bool is_update_due() const;
+  /// Clips the gradients of the accumulation window, steps the optimizer and the scheduler, and
+  /// clears the gradients.
+  /// @throws StopTraining if the run must end now; Error if no update is due.
+  /// @note Collective.
+  void update();
+  /// Performs one update of a registered optimizer: clips its gradients according to the run's
+  /// options, steps it (in fp16 only if all of its gradients are finite) and clears the gradients.
+  /// If the step was not skipped, steps its schedule. Clips the gradients of each optimizer
+  /// separately. Call it in an override of `optimizer_step`, or in `train_step` if
+  /// `is_update_due()`. You may call it several times, each time after another backward pass.
+  /// @throws Error that lists the names if there is no such optimizer; Error if no update is due.
+  /// @note Collective under the same conditions as `Accelerator::optimizer_step`.
+  void step_optimizer(std::string_view name);
+  /// Computes the gradients of the accumulation window with the current weights: calls
+  /// `calculate_train_batch_loss` and `backward_step` for each of its batches. Returns the mean
+  /// loss on this process. The first call in an update reuses the results of the micro-steps that
+  /// have already run. Use it as a closure: `accelerator().optimizer_step(*optimizer(), closure)`.
+  /// @throws Error outside of `optimizer_step`, or unless `needs_closure()`.
+  /// @note Collective.
+  at::Tensor evaluate_window();
+  /// Runs `calculate_eval_batch_loss` in the run's precision, and adds the loss to the means of the
+  /// set.
+  /// @throws Error outside of `eval_step`.
+  StepOutput eval_forward(const Batch& batch);
+
+ public:
   // ---- Checkpoints and training states. Collective, unless a comment says otherwise. -----------
 
   /// Writes a checkpoint with `extras` as additional entries, on the main process or, with
@@ -173,6 +378,42 @@ class LINKBOY_API Trainer {
   ///         callbacks and loader with a part of the state; the next run discards it.
   bool load_training_state(const std::filesystem::path& directory);
 
+  // ---- The run ---------------------------------------------------------------------------------
+
+  /// The run in progress, or the last training run.
+  const Run& run() const;
+  /// Number of updates so far in this run. In fp16 on CUDA, the host finds out late whether an
+  /// update was skipped, and steps the scheduler only then. This method, `scheduler` and `optimizer`
+  /// wait for that result; `Run::num_known_updates` does not.
+  int64_t num_updates();
+  /// In `on_train_update_end`, whether the optimizer's step was skipped, so that the update does
+  /// not count. Waits for the result.
+  bool was_update_skipped();
+  /// The run's evaluation sets. Callbacks may replace their loaders in `on_dataloaders_ready`.
+  std::vector<EvaluationSet>& evaluation_sets();
+  /// Replaces the training data. In `on_training_run_claim`, the run configuration and the
+  /// schedules exist already and do not change.
+  /// @throws Error if `loader` is null, or outside of `on_dataloaders_ready` and
+  ///         `on_training_run_claim`.
+  void set_train_dataloader(std::shared_ptr<DataLoader> loader);
+  /// Returns the full name of a metric in the current phase: history prefix, evaluation prefix, set
+  /// name, "train_" or "eval_", then `name`.
+  std::string metric_name(std::string_view name) const;
+  /// Records the mean of `StepOutput::extras[name]`, a scalar tensor, as the metrics
+  /// `train_NAME_epoch` and `eval_NAME_epoch`, in the same way as the main loss. Call it before a
+  /// run.
+  /// @throws Error if called during a run, or if `name` is empty, "loss" or already tracked; during
+  ///         training, if a step's output does not contain it.
+  void track_loss(std::string name);
+
+  /// Calls the handlers that callbacks have registered for a custom event.
+  void call_event(std::string_view name, const std::any& payload = {});
+  /// Prints a line on the main process. If there is a logger, logs the line as `info` instead.
+  virtual void print(std::string_view line);
+  /// Logs a message as `Accelerator::log` does. Without a logger, rank 0's messages are printed
+  /// with `print`.
+  void log(LogLevel level, std::string_view message, c10::ArrayRef<int64_t> ranks = {0});
+
   // ---- Parts -----------------------------------------------------------------------------------
 
   /// The model that was passed to the constructor.
@@ -182,20 +423,11 @@ class LINKBOY_API Trainer {
   /// @}
   /// The loss function; empty if none was passed.
   const LossFunction& loss_func() const;
-  /// The optimizer; null if none was passed.
-  /// @{
-  const std::shared_ptr<torch::optim::Optimizer>& optimizer();  ///< waits like `num_updates()`
-  const std::shared_ptr<torch::optim::Optimizer>& optimizer() const;
-  /// @}
-  /// The scheduler of the current or last run; may be null. The next run replaces it.
-  /// @{
-  Scheduler* scheduler();  ///< waits like `num_updates()`
-  const Scheduler* scheduler() const;
-  /// @}
-  /// The training loader of the current or last run; null in `evaluate`.
-  const std::shared_ptr<DataLoader>& train_dataloader() const;
-  /// The loader of the set that is being evaluated; outside of evaluations, that of the first set.
-  const std::shared_ptr<DataLoader>& eval_dataloader() const;
+  /// The optimizer; null if none was passed. Waits like `num_updates`.
+  const std::shared_ptr<torch::optim::Optimizer>& optimizer();
+  /// The scheduler of the current or last training run; may be null. The next one replaces it. Waits
+  /// like `num_updates`.
+  Scheduler* scheduler();
   /// The metrics and the epoch count of the run. Each process has its own.
   /// @{
   RunHistory& run_history();
@@ -241,245 +473,6 @@ class LINKBOY_API Trainer {
   /// be null. Like `num_updates`, waits for the device.
   /// @throws Error that lists the names if there is no such optimizer.
   Scheduler* scheduler(std::string_view name);
-
-  // ---- The current run, or the last one --------------------------------------------------------
-
-  /// The lengths and sizes that result from the run's options.
-  const RunConfig& run_config() const;
-  /// The outcome of the run; complete from `training_run_end` on.
-  const TrainResult& result() const;
-  /// The folder of the training state that the run resumed from; empty if the run was not resumed.
-  const std::filesystem::path& resumed_from() const;
-  /// Number of updates so far. In fp16 on CUDA, the host finds out late whether an update was
-  /// skipped, and steps the scheduler only then. The non-const overload waits for that result, as
-  /// those of `scheduler()` and `optimizer()` do; the const overload may be one update behind. Call
-  /// the non-const overloads only from the thread that runs the Trainer.
-  /// @{
-  int64_t num_updates();
-  int64_t num_updates() const;
-  /// @}
-  /// Number of completed micro-steps in this epoch.
-  int64_t micro_step() const;
-  /// In `on_train_update_end`, whether the optimizer's step was skipped, so that the update does
-  /// not count. Waits for the result.
-  bool was_update_skipped();
-  /// Whether the run ends after the current epoch unless it is stopped earlier. Known once the
-  /// epoch's training has ended.
-  bool is_last_epoch() const;
-  /// Whether the evaluation sets were evaluated at the end of the current epoch.
-  bool is_epoch_evaluated() const;
-  /// Whether `max_num_updates` ended the epoch's training before its last batch. If so, a longer
-  /// run that resumes from it trains on the remaining batches. Known once the epoch's training has
-  /// ended.
-  bool is_epoch_cut_short() const;
-  /// This process's mean loss since the start of the training epoch.
-  const LossAverage& train_loss_average() const;
-  /// This process's mean loss since the evaluation of the current set began.
-  const LossAverage& eval_loss_average() const;
-  /// The 2-norm of the last update's gradients before clipping, as a scalar on the device;
-  /// undefined without `gradient_clip_norm`.
-  const at::Tensor& gradient_norm() const;
-
-  /// The run's evaluation sets. Callbacks may replace their loaders in `on_dataloaders_ready`.
-  std::vector<EvaluationSet>& evaluation_sets();
-  /// Replaces the training data. In `on_training_run_claim`, the run configuration and the
-  /// schedules exist already and do not change.
-  /// @throws Error if `loader` is null, or outside of `on_dataloaders_ready` and
-  ///         `on_training_run_claim`.
-  void set_train_dataloader(std::shared_ptr<DataLoader> loader);
-  /// Whether `evaluate_now` started the evaluation in progress.
-  bool is_intermediate_evaluation() const;
-  /// The name of the set that is being evaluated; empty if the set does not have a name.
-  const std::string& evaluation_set_name() const;
-  /// Returns the full name of a metric in the current phase: history prefix, evaluation prefix, set
-  /// name, "train_" or "eval_", then `name`.
-  std::string metric_name(std::string_view name) const;
-  /// Records the mean of `StepOutput::extras[name]`, a scalar tensor, as the metrics
-  /// `train_NAME_epoch` and `eval_NAME_epoch`, in the same way as the main loss. Call it before a
-  /// run.
-  /// @throws Error if called during a run, or if `name` is empty, "loss" or already tracked; during
-  ///         training, if a step's output does not contain it.
-  void track_loss(std::string name);
-
-  /// Calls the handlers that callbacks have registered for a custom event.
-  void call_event(std::string_view name, const std::any& payload = {});
-  /// Returns the rows of all processes, concatenated along dimension 0.
-  /// @note Collective.
-  at::Tensor gather(const at::Tensor& tensor);
-  /// Prints a line on the main process. If there is a logger, logs the line as `info` instead.
-  virtual void print(std::string_view line);
-  /// Logs a message as `Accelerator::log` does. Without a logger, rank 0's messages are printed
-  /// with `print`.
-  void log(LogLevel level, std::string_view message, c10::ArrayRef<int64_t> ranks = {0});
-
- protected:
-  // ---- Set-up, in this order -------------------------------------------------------------------
-
-  /// Returns the defaults for training loaders, which `TrainOptions::train_dataloader_options`
-  /// overrides: shuffled, shared between the processes, and with the same number of batches on
-  /// each.
-  virtual DataLoaderOptions default_train_dataloader_options(int64_t batch_size);
-  /// Returns the defaults for evaluation loaders, which `TrainOptions::eval_dataloader_options`
-  /// overrides: in order, and with each sample exactly once.
-  virtual DataLoaderOptions default_eval_dataloader_options(int64_t batch_size);
-  /// Creates the loader of this process's share of `options.train_dataset`. If
-  /// `options.train_dataloader` is set, returns that loader instead.
-  virtual std::shared_ptr<DataLoader> create_train_dataloader(const TrainOptions& options);
-  /// Creates the loader of `options.dataset`. If `options.dataloader` is set, returns that loader
-  /// instead. Called once for each evaluation set.
-  virtual std::shared_ptr<DataLoader> create_eval_dataloader(const EvaluateOptions& options);
-  /// Moves the model to the device, broadcasts rank 0's weights to all processes, and wraps the
-  /// loaders so that their batches arrive on the device.
-  /// @note Collective.
-  virtual void prepare_model_optimizer_and_dataloaders();
-  /// Computes the lengths of the run from the loaders.
-  /// @note Collective.
-  virtual RunConfig create_run_config(const TrainOptions& options);
-  /// Creates the run's scheduler; returns null if `options.create_scheduler_fn` is empty. Called
-  /// after `run_config` is set.
-  virtual std::unique_ptr<Scheduler> create_scheduler(const TrainOptions& options);
-
-  /// The state of a subclass that a resumed run needs. Each process saves and loads its own state.
-  /// If a run resumes with more processes, the additional ones load the state of the last saved
-  /// process. `load_state_dict` is called only if the state is not empty, after the other parts of
-  /// the training state are loaded; they stay loaded if it throws.
-  /// @{
-  virtual StateDict state_dict() const { return {}; }
-  virtual void load_state_dict(const StateDict&) {}
-  /// @}
-
-  // ---- Training --------------------------------------------------------------------------------
-
-  /// Called before `Callback::on_training_run_start`.
-  virtual void training_run_start() {}
-  /// Runs all epochs. The default body:
-  ///
-  ///     while (begin_epoch()) {
-  ///       run_train_epoch(*train_dataloader());
-  ///       evaluate_epoch();
-  ///       scheduler_epoch_end();
-  ///       end_epoch();
-  ///     }
-  ///
-  /// An override must call these methods, and must end each epoch that it begins. The run also ends
-  /// after `RunConfig::max_num_updates` updates, regardless of how often an epoch calls
-  /// `run_train_epoch`.
-  virtual void run_training();
-  /// Begins the next epoch. Returns false if the run has no more epochs.
-  /// @throws StopTraining if the run must end now.
-  /// @note Collective.
-  bool begin_epoch();
-  /// Runs all micro-steps of one epoch and records `train_loss_epoch`.
-  virtual void run_train_epoch(DataLoader& loader);
-  /// Evaluates the run's evaluation sets if an evaluation is due after this epoch.
-  /// @note Collective.
-  void evaluate_epoch();
-  /// Ends the epoch: calls the callbacks and counts the epoch.
-  /// @note Collective.
-  void end_epoch();
-  /// Switches the model to training mode.
-  virtual void train_epoch_start();
-  /// Runs one micro-step on a batch that is on the device. If the micro-step completes its
-  /// accumulation window, also performs the update. The default body:
-  ///
-  ///     fire<linkboy::Event::train_step_start>();
-  ///     const linkboy::StepOutput output = forward(batch);
-  ///     fire<linkboy::Event::train_step_end>(batch, output);
-  ///     backward(output);
-  ///     if (is_update_due()) update();
-  ///
-  /// docs/custom_optimizers.md describes the requirements on an override.
-  virtual void train_step(const Batch& batch);
-  /// Calls an event on all callbacks.
-  /// @throws StopTraining if a callback has thrown it. With several processes, this happens only
-  ///         where all of them can leave the run: in the events at the start or end of a run, epoch
-  ///         or evaluation, and in `update`.
-  /// @note Collective, except for the events of a step and those of a run's set-up and end.
-  template <Event event, class... Arguments>
-  void fire(const Arguments&... arguments) {
-    using Traits = EventTraits<event>;
-    call_callbacks([&](Callback& callback) { (callback.*Traits::method)(*this, arguments...); });
-    if constexpr (Traits::is_called_together) leave_together();
-    if constexpr (event == Event::train_update_end) leave_after_update();
-  }
-  /// Runs `calculate_train_batch_loss` in the run's precision and execution mode, and adds the loss
-  /// to the epoch's mean.
-  /// @throws Error outside of `train_step`.
-  StepOutput forward(const Batch& batch);
-  /// Runs `backward_step` on the output of `forward`.
-  void backward(const StepOutput& output);
-  /// Whether the current micro-step is the last one of its accumulation window.
-  bool is_update_due() const;
-  /// Clips the gradients of the accumulation window, steps the optimizer and the scheduler, and
-  /// clears the gradients.
-  /// @throws StopTraining if the run must end now; Error if no update is due.
-  /// @note Collective.
-  void update();
-  /// Returns the loss of a batch that is on the device. Do not divide it by the accumulation steps.
-  virtual StepOutput calculate_train_batch_loss(const Batch& batch);
-  /// Runs the backward pass of `loss` divided by the length of the accumulation window.
-  virtual void backward_step(const at::Tensor& loss);
-  /// Clips the accumulated gradients of the Trainer's own optimizer. Called once per update.
-  virtual void clip_gradients();
-  /// Steps the optimizer. In fp16, skips the step if a gradient is not finite. If
-  /// `needs_closure()`, passes `evaluate_window` to the optimizer as its closure.
-  virtual void optimizer_step();
-  /// Performs one update of a registered optimizer: clips its gradients according to the run's
-  /// options, steps it (in fp16 only if all of its gradients are finite) and clears the gradients.
-  /// If the step was not skipped, steps its schedule. Clips the gradients of each optimizer
-  /// separately. Call it in an override of `optimizer_step`, or in `train_step` if
-  /// `is_update_due()`. You may call it several times, each time after another backward pass.
-  /// @throws Error that lists the names if there is no such optimizer; Error if no update is due.
-  /// @note Collective under the same conditions as `Accelerator::optimizer_step`.
-  void step_optimizer(std::string_view name);
-  /// Whether `optimizer_step` evaluates the loss of the accumulation window again, which requires
-  /// the Trainer to keep the window's batches. The Trainer calls it at the start of a run. The
-  /// default returns true for an LBFGS.
-  virtual bool needs_closure() const;
-  /// Computes the gradients of the accumulation window with the current weights: calls
-  /// `calculate_train_batch_loss` and `backward_step` for each of its batches. Returns the mean
-  /// loss on this process. The first call in an update reuses the results of the micro-steps that
-  /// have already run. Use it as a closure: `accelerator().optimizer_step(*optimizer(), closure)`.
-  /// @throws Error outside of `optimizer_step`, or unless `needs_closure()`.
-  /// @note Collective.
-  at::Tensor evaluate_window();
-  /// Steps the scheduler if there is one. Called once per update, except for skipped updates.
-  virtual void scheduler_step();
-  /// Clears the gradients of all optimizers after an update.
-  virtual void optimizer_zero_grad();
-  /// Called after the last update of an epoch, before its loss is recorded.
-  virtual void train_epoch_end() {}
-
-  // ---- Evaluation ------------------------------------------------------------------------------
-
-  /// Called before `Callback::on_evaluation_run_start`.
-  virtual void evaluation_run_start() {}
-  /// Evaluates the model on `loader` without gradients and records the mean loss. The name of the
-  /// metric is `metric_name`, preceded by the prefixes of the evaluation. Afterwards, restores the
-  /// modes of the model and of the registered modules.
-  virtual void run_eval_epoch(DataLoader& loader, std::string_view metric_name);
-  /// Switches the model and the registered modules to evaluation mode.
-  virtual void eval_epoch_start();
-  /// Returns the loss of an evaluation batch that is on the device. Called without gradients.
-  virtual StepOutput calculate_eval_batch_loss(const Batch& batch);
-  /// Returns the predictions for a batch that is on the device. Called without gradients. The
-  /// default returns the model's output for `batch.input()`. `predict` documents the accepted
-  /// forms.
-  virtual c10::IValue predict_step(const Batch& batch);
-  /// Called after the last batch of a set, before its loss is recorded.
-  virtual void eval_epoch_end() {}
-  /// Called before `Callback::on_evaluation_run_end`.
-  virtual void evaluation_run_end() {}
-
-  // ---- End -------------------------------------------------------------------------------------
-
-  /// Passes the epoch's metrics to the schedulers, including those of registered optimizers. Called
-  /// once per epoch, after the evaluation.
-  virtual void scheduler_epoch_end();
-  /// Called before `Callback::on_training_run_epoch_end`.
-  virtual void training_run_epoch_end() {}
-  /// Called before `Callback::on_training_run_end`, when `result` is complete.
-  virtual void training_run_end() {}
 
  private:
   friend class RunSnapshot;

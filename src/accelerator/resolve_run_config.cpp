@@ -13,15 +13,12 @@
 #include "util/ceil_div.hpp"
 
 namespace linkboy {
-namespace {
 
 int64_t max_over_ranks(const Accelerator& accelerator, int64_t value) {
   at::Tensor most = at::full({1}, value, at::kLong);
   accelerator.process_group().all_reduce(most, ReduceOp::max);
   return most.item<int64_t>();
 }
-
-}  // namespace
 
 void set_training_lengths(RunConfig& config, const TrainOptions& options) {
   config.train_total_batch_size = config.train_per_device_batch_size * config.num_processes *

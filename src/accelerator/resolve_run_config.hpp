@@ -19,6 +19,10 @@ RunConfig resolve_run_config(const Accelerator& accelerator, const TrainOptions&
 /// number of processes and the requested length.
 void set_training_lengths(RunConfig& config, const TrainOptions& options);
 
+/// Returns the largest value of all processes.
+/// @note Collective.
+int64_t max_over_ranks(const Accelerator& accelerator, int64_t value);
+
 /// Clips the gradients of all parameters of the optimizer according to the configuration.
 /// @return Their 2-norm before clipping; undefined without `gradient_clip_norm`.
 /// @note Collective if `zero_stage` is 2 and `gradient_clip_norm` is set.

@@ -53,7 +53,7 @@ class Measure final : public Callback {
     if (trainer.num_updates() == 1 && num_samples_ == 0) start_ = Clock::now();
     if (trainer.num_updates() < finder_.num_updates) return;
     // The end of the run, which copies the model for a training state, does not count.
-    trainer.train_loss_average().total();  // waits
+    trainer.run().train_loss_average().total();  // waits
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     trial_.samples_per_second = static_cast<double>(num_samples_) / std::max(seconds, 1e-9);
   }

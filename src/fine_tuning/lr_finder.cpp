@@ -61,7 +61,7 @@ class RecordLosses final : public Callback {
       : finder_(finder), result_(result) {}
 
   void on_dataloaders_ready(Trainer& trainer) override {
-    trainer.set_train_dataloader(std::make_shared<PeekingLoader>(trainer.train_dataloader()));
+    trainer.set_train_dataloader(std::make_shared<PeekingLoader>(trainer.run().train_dataloader()));
   }
   void on_train_step_end(Trainer&, const Batch&, const StepOutput& output) override {
     window_.update(output.loss, output.batch_size);

@@ -25,28 +25,28 @@ StateDict copy_of(const StateDict& state) {
 /// The Trainer's run and the schedules of its optimizers before the trials.
 struct RunSnapshot::PreviousRun {
   explicit PreviousRun(Trainer::Implementation& trainer)
-      : schedules(trainer.trained_optimizers().size()) {
+      : schedules(trainer.optimizers_.all().size()) {
     exchange(trainer);
     begin_trial(trainer);
   }
 
   void exchange(Trainer::Implementation& trainer) {
     std::swap(run, trainer.run_);
-    const auto trained = trainer.trained_optimizers();
+    const auto trained = trainer.optimizers_.all();
     for (std::size_t i = 0; i < schedules.size(); ++i) trained[i]->exchange_schedule(schedules[i]);
   }
 
   /// A trial starts from the same base values as the next run.
   void begin_trial(Trainer::Implementation& trainer) const {
-    trainer.run_ = {};
-    const auto trained = trainer.trained_optimizers();
+    trainer.run_ = std::make_unique<RunState>();
+    const auto trained = trainer.optimizers_.all();
     for (std::size_t i = 0; i < schedules.size(); ++i) {
       TrainedOptimizer::Schedule of_trial{.base_values = schedules[i].base_values};
       trained[i]->exchange_schedule(of_trial);
     }
   }
 
-  Trainer::Implementation::Run run{};
+  std::unique_ptr<RunState> run{};
   std::vector<TrainedOptimizer::Schedule> schedules;
 };
 

@@ -7,14 +7,13 @@
 #include <cmath>
 #include <set>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "accelerator/resolve_run_config.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "distributed/agreement.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/trainer.hpp"
 #include "trainer/run_checks.hpp"
-#include "trainer/trainer_implementation.hpp"
 
 namespace linkboy {
 namespace {
@@ -95,18 +94,42 @@ void check_no_parameter_twice(const torch::optim::Optimizer& optimizer) {
   }
 }
 
-using TensorSet = std::unordered_set<const c10::TensorImpl*>;
+/// A closure runs the passes of an accumulation window several times, and the optimizer compares
+/// the losses that it returns.
+void check_closure(const TrainOptions& options, const TrainedOptimizers& optimizers,
+                   const Accelerator& accelerator) {
+  constexpr const char* kWhy = " does not work with an optimizer that needs a closure (LBFGS): ";
+  LINKBOY_CHECK_OPTION(options.execution_mode == ExecutionMode::eager, "ExecutionMode::graph", kWhy,
+                       "it replays the passes of one window. Use ExecutionMode::eager.");
+  LINKBOY_CHECK_OPTION(!options.gradient_clip_norm && !options.gradient_clip_value,
+                       options.gradient_clip_norm ? "gradient_clip_norm" : "gradient_clip_value",
+                       kWhy,
+                       "its steps depend on how the loss and the true gradients change. Leave it "
+                       "out; line_search_fn(\"strong_wolfe\") of LBFGS limits its steps.");
+  LINKBOY_CHECK_OPTION(!options.weight_by_batch_size, "weight_by_batch_size", kWhy,
+                       "it weights the gradients of an update once. Leave it out.");
+  LINKBOY_CHECK_OPTION(optimizers.registered().empty(), "register_optimizer", kWhy,
+                       "it would add to the gradients of the other optimizers. Use another one.");
+  LINKBOY_CHECK_OPTION(accelerator.precision() != Precision::fp16, "Precision::fp16", kWhy,
+                       "a skipped step would already have moved the weights. Use fp32 or bf16.");
+  const DistributedOptions& distributed = accelerator.distributed_options();
+  LINKBOY_CHECK_OPTION(distributed.zero_stage == 0 && distributed.local_sgd_interval == 0,
+                       distributed.zero_stage != 0 ? "zero_stage" : "local_sgd_interval", kWhy,
+                       "it needs all gradients, averaged over the processes. Leave it out.");
+}
 
-TensorSet identities_of(const Model& model,
-                        const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
-  TensorSet tensors;
-  for (const auto& parameter : model.parameters()) tensors.insert(parameter.unsafeGetTensorImpl());
-  for (const auto& module : modules) {
-    for (const auto& parameter : module->parameters()) {
-      tensors.insert(parameter.unsafeGetTensorImpl());
-    }
-  }
-  return tensors;
+void check_trained_parameters(const TrainedModules& modules,
+                              const torch::optim::Optimizer& optimizer) {
+  const auto known = modules.parameter_identities();
+  const auto parameters = parameters_of(optimizer);
+  const bool trains_any =
+      std::any_of(parameters.begin(), parameters.end(),
+                  [&](const auto& tensor) { return known.contains(tensor.unsafeGetTensorImpl()); });
+  LINKBOY_CHECK(trains_any, "none of the optimizer's ", parameters.size(),
+                " parameters belongs to the model, which has ", modules.model().parameters().size(),
+                ", or to a registered module; training would not change the model. Make the "
+                "optimizer from model->parameters(), and register each layer with "
+                "register_module in the model's constructor.");
 }
 
 int64_t size_of(const Dataset& dataset) { return dataset ? dataset.size() : 0; }
@@ -182,77 +205,37 @@ void check_accelerator_options(const Accelerator& accelerator, const TrainOption
                        " is set. Set only one of them.");
 }
 
-void Trainer::Implementation::check_run(const TrainOptions& options) const {
-  check_train_options(options, own_.get().get());
-  check_trained_parameters();
-  for (const RegisteredOptimizer& each : registered_optimizers_) {
+void check_run(const TrainOptions& options, const TrainedModules& modules,
+               const TrainedOptimizers& optimizers, const Accelerator& accelerator,
+               bool needs_closure) {
+  check_train_options(options, optimizers.own().get().get());
+  check_trained_parameters(modules, *optimizers.own());
+  for (const auto& each : optimizers.registered()) {
     check_learning_rates(*each.trained);
     check_no_parameter_twice(*each.trained);
   }
   LINKBOY_CHECK_OPTION(
-      !options.weight_by_batch_size || registered_optimizers_.empty(),
+      !options.weight_by_batch_size || optimizers.registered().empty(),
       "weight_by_batch_size works with one optimizer, but register_optimizer has added \"",
-      registered_optimizers_.front().name, "\". Leave it out, and weight the losses yourself.");
-  if (trainer_.needs_closure()) check_closure(options);
+      optimizers.registered().front().name, "\". Leave it out, and weight the losses yourself.");
+  if (needs_closure) check_closure(options, optimizers, accelerator);
 }
 
-/// A closure runs the passes of an accumulation window several times, and the optimizer compares
-/// the losses that it returns.
-void Trainer::Implementation::check_closure(const TrainOptions& options) const {
-  constexpr const char* kWhy = " does not work with an optimizer that needs a closure (LBFGS): ";
-  LINKBOY_CHECK_OPTION(options.execution_mode == ExecutionMode::eager, "ExecutionMode::graph", kWhy,
-                       "it replays the passes of one window. Use ExecutionMode::eager.");
-  LINKBOY_CHECK_OPTION(!options.gradient_clip_norm && !options.gradient_clip_value,
-                       options.gradient_clip_norm ? "gradient_clip_norm" : "gradient_clip_value",
-                       kWhy,
-                       "its steps depend on how the loss and the true gradients change. Leave it "
-                       "out; line_search_fn(\"strong_wolfe\") of LBFGS limits its steps.");
-  LINKBOY_CHECK_OPTION(!options.weight_by_batch_size, "weight_by_batch_size", kWhy,
-                       "it weights the gradients of an update once. Leave it out.");
-  LINKBOY_CHECK_OPTION(registered_optimizers_.empty(), "register_optimizer", kWhy,
-                       "it would add to the gradients of the other optimizers. Use another one.");
-  LINKBOY_CHECK_OPTION(accelerator_->precision() != Precision::fp16, "Precision::fp16", kWhy,
-                       "a skipped step would already have moved the weights. Use fp32 or bf16.");
-  const DistributedOptions& distributed = accelerator_->distributed_options();
-  LINKBOY_CHECK_OPTION(distributed.zero_stage == 0 && distributed.local_sgd_interval == 0,
-                       distributed.zero_stage != 0 ? "zero_stage" : "local_sgd_interval", kWhy,
-                       "it needs all gradients, averaged over the processes. Leave it out.");
-}
-
-void Trainer::Implementation::check_trained_parameters() const {
-  const auto known = identities_of(model_, registered_modules_);
-  const auto parameters = parameters_of(*own_);
-  const bool trains_any =
-      std::any_of(parameters.begin(), parameters.end(),
-                  [&](const auto& tensor) { return known.contains(tensor.unsafeGetTensorImpl()); });
-  LINKBOY_CHECK(trains_any, "none of the optimizer's ", parameters.size(),
-                " parameters belongs to the model, which has ", model_.parameters().size(),
-                ", or to a registered module; training would not change the model. Make the "
-                "optimizer from model->parameters(), and register each layer with "
-                "register_module in the model's constructor.");
-}
-
-void Trainer::Implementation::check_trainable_parameters() const {
-  std::size_t num_parameters = 0;
-  bool trains_any = false;
-  for (const torch::optim::Optimizer* each : optimizers()) {
-    for (const at::Tensor& parameter : parameters_of(*each)) {
-      trains_any = trains_any || parameter.requires_grad();
-      ++num_parameters;
-    }
-  }
-  LINKBOY_CHECK(trains_any, "nothing is trainable: all ", num_parameters,
+void check_trainable_parameters(const TrainedOptimizers& optimizers) {
+  const auto parameters = optimizers.parameters();
+  LINKBOY_CHECK(std::any_of(parameters.begin(), parameters.end(),
+                            [](const at::Tensor& each) { return each.requires_grad(); }),
+                "nothing is trainable: all ", parameters.size(),
                 " parameters of the optimizer are frozen. Call requires_grad_(true) on those that "
                 "must be trained, or unfreeze their layers.");
 }
 
-/// An update without gradients would change nothing but the momentum of earlier ones.
-void Trainer::Implementation::check_gradients() const {
+void check_gradients(const TrainedOptimizers& optimizers, const Accelerator& accelerator) {
   // Other optimizers may have been stepped; with ZeRO 2, a rank may not have a share.
-  if (!registered_optimizers_.empty() || accelerator_->distributed_options().zero_stage != 0) {
+  if (!optimizers.registered().empty() || accelerator.distributed_options().zero_stage != 0) {
     return;
   }
-  const auto parameters = parameters_of(*own_);
+  const auto parameters = parameters_of(*optimizers.own());
   const auto has_gradient = [](const at::Tensor& each) { return each.grad().defined(); };
   LINKBOY_CHECK(std::any_of(parameters.begin(), parameters.end(), has_gradient),
                 "the update has no gradients: no parameter of the optimizer got one. An override "
@@ -260,18 +243,27 @@ void Trainer::Implementation::check_gradients() const {
                 "loss must depend on the parameters.");
 }
 
-void Trainer::Implementation::warn_of_unsaved_parameters() {
-  const auto known = identities_of(model_, registered_modules_);
-  std::vector<at::Tensor> parameters;
-  for (const torch::optim::Optimizer* each : optimizers()) {
-    const auto own = parameters_of(*each);
-    parameters.insert(parameters.end(), own.begin(), own.end());
-  }
+void check_updates_were_made(const RunProgress& progress, const GradScaler* scaler) {
+  LINKBOY_CHECK(!progress.has_micro_steps_only(),
+                "train_step made no update in this epoch. An override of train_step must call "
+                "update() if is_update_due().");
+  // If the scale has fallen to 0, every gradient is NaN, and no later update can succeed.
+  LINKBOY_CHECK(
+      progress.has_updates_in_epoch() || scaler == nullptr || scaler->get_scale() > 0.0,
+      "all updates of this epoch were skipped: in fp16 the gradients were infinite or NaN "
+      "until their scale fell to 0. Look for the first loss or gradient that is not finite, or "
+      "train with Precision::bf16.");
+}
+
+void warn_of_unsaved_parameters(Trainer& trainer, const TrainedModules& modules,
+                                const TrainedOptimizers& optimizers) {
+  const auto known = modules.parameter_identities();
+  const auto parameters = optimizers.parameters();
   const auto num_unknown = std::count_if(
       parameters.begin(), parameters.end(),
       [&](const auto& tensor) { return !known.contains(tensor.unsafeGetTensorImpl()); });
   if (num_unknown == 0) return;
-  trainer_.log(
+  trainer.log(
       LogLevel::warning,
       c10::str(
           num_unknown, " of the optimizer's ", parameters.size(),
@@ -280,29 +272,28 @@ void Trainer::Implementation::warn_of_unsaved_parameters() {
           "model with register_module."));
 }
 
-/// The weights of such a run do not change, unless a callback sets the rates.
-void Trainer::Implementation::warn_of_zero_rates() {
-  const auto warn = [this](const torch::optim::Optimizer& optimizer, const Scheduler* scheduler,
-                           const std::string& name) {
+void warn_of_zero_rates(Trainer& trainer, const TrainedOptimizers& optimizers) {
+  const auto warn = [&](const torch::optim::Optimizer& optimizer, const Scheduler* scheduler,
+                        const std::string& name) {
     const auto rates = get_param_group_field(optimizer, ParamGroupField::lr);
     const auto is_zero = [](double rate) { return rate == 0.0; };
     if (scheduler != nullptr || !std::all_of(rates.begin(), rates.end(), is_zero)) return;
-    trainer_.log(LogLevel::warning,
-                 c10::str("all learning rates of the ", name,
-                          " are 0, and it has no schedule; its steps do not change the weights. "
-                          "Set its lr, or a create_scheduler_fn."));
+    trainer.log(LogLevel::warning,
+                c10::str("all learning rates of the ", name,
+                         " are 0, and it has no schedule; its steps do not change the weights. "
+                         "Set its lr, or a create_scheduler_fn."));
   };
-  warn(*own_, own_.scheduler(), "optimizer");
-  for (const auto& registered : registered_optimizers_) {
+  warn(*optimizers.own(), optimizers.own().scheduler(), "optimizer");
+  for (const auto& registered : optimizers.registered()) {
     warn(*registered.trained, registered.scheduler(),
          c10::str("registered optimizer \"", registered.name, "\""));
   }
 }
 
-/// If ranks made different numbers of steps or collective calls, they would wait for each other
-/// forever. Therefore this check comes before the first call that depends on any of these values.
-void Trainer::Implementation::check_same_on_all_ranks(const TrainOptions& options) {
-  if (trainer_.accelerator().num_processes() == 1) return;
+void check_same_on_all_ranks(const TrainOptions& options, const TrainedOptimizers& optimizers,
+                             const std::vector<std::string>& lines_of_trainer,
+                             const Accelerator& accelerator) {
+  if (accelerator.num_processes() == 1) return;
   std::vector<std::string> lines{
       c10::str("train_dataset.size() = ", size_of(options.train_dataset)),
       c10::str("eval_dataset.size() = ", size_of(options.eval_dataset)),
@@ -314,47 +305,33 @@ void Trainer::Implementation::check_same_on_all_ranks(const TrainOptions& option
   for (const auto& [name, value] : options_to_text(options)) lines.push_back(name + " = " + value);
   lines.push_back(c10::str("a scheduler = ", options.create_scheduler_fn != nullptr));
   lines.push_back(c10::str("resume_from = ", options.resume_from.has_value()));
-  if (own_) {
-    for (std::string& line : describe_optimizer(*own_)) lines.push_back(std::move(line));
-  }
-  for (const auto& registered : registered_optimizers_) {
+  for (std::string& line : describe_optimizer(*optimizers.own())) lines.push_back(std::move(line));
+  for (const auto& registered : optimizers.registered()) {
     lines.push_back(c10::str("registered optimizer ", registered.name,
                              " with a scheduler = ", registered.create_scheduler_fn != nullptr));
     for (const std::string& line : describe_optimizer(*registered.trained)) {
       lines.push_back(c10::str(registered.name, ": ", line));
     }
   }
-  add_lines_of_trainer(lines);
-  require_same_on_all_ranks(accelerator_->process_group(), "what to train", lines);
+  lines.insert(lines.end(), lines_of_trainer.begin(), lines_of_trainer.end());
+  require_same_on_all_ranks(accelerator.process_group(), "what to train", lines);
 }
 
-/// The data are not compared, because ranks may evaluate different numbers of batches.
-void Trainer::Implementation::check_same_evaluation_on_all_ranks() {
-  if (trainer_.accelerator().num_processes() == 1) return;
-  std::vector<std::string> lines;
-  add_lines_of_trainer(lines);
-  require_same_on_all_ranks(accelerator_->process_group(), "what to evaluate", lines);
-}
-
-void Trainer::Implementation::add_lines_of_trainer(std::vector<std::string>& lines) const {
-  for (const std::string& name : tracked_losses_) lines.push_back("tracked loss " + name);
-  for (const auto& name : callback_handler_.names()) lines.push_back("callback " + name);
-}
-
-/// Compares the loaders that overridden methods and callbacks created from the options.
-void Trainer::Implementation::check_same_loaders_on_all_ranks() {
-  if (trainer_.accelerator().num_processes() == 1) return;
-  const int64_t num_batches = run_.train_dataloader->size();
-  std::vector<std::string> lines{c10::str("batch size = ", run_.train_dataloader->batch_size()),
+void check_same_loaders_on_all_ranks(const RunData& data,
+                                     const std::vector<std::string>& lines_of_trainer,
+                                     const Accelerator& accelerator) {
+  if (accelerator.num_processes() == 1) return;
+  const int64_t num_batches = data.train_loader->size();
+  std::vector<std::string> lines{c10::str("batch size = ", data.train_loader->batch_size()),
                                  c10::str("batches per epoch = ", num_batches),
-                                 c10::str("evaluation sets = ", run_.evaluation_sets.size())};
-  const StateDict loader = run_.train_dataloader->state_dict();
+                                 c10::str("evaluation sets = ", data.evaluation_sets.size())};
+  const StateDict loader = data.train_loader->state_dict();
   // The position may differ: a loader with its own shard knows only its rank's position.
   if (loader.contains("seed")) {
     lines.push_back(c10::str("the loader's seed = ", loader.at("seed")));
   }
-  for (const auto& name : callback_handler_.names()) lines.push_back("callback " + name);
-  require_same_on_all_ranks(accelerator_->process_group(), "what to train", lines);
+  lines.insert(lines.end(), lines_of_trainer.begin(), lines_of_trainer.end());
+  require_same_on_all_ranks(accelerator.process_group(), "what to train", lines);
 }
 
 }  // namespace linkboy

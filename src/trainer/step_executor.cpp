@@ -3,16 +3,14 @@
 #include "trainer/step_executor.hpp"
 
 #include <ATen/core/ivalue.h>
-#include <torch/optim/optimizer.h>
 
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "accelerator/resolve_run_config.hpp"
 #include "precision/graphed_step.hpp"
-#include "trainer/trainer_implementation.hpp"
+#include "trainer/run_setup.hpp"
 
 namespace linkboy {
 namespace {
@@ -51,13 +49,9 @@ class Trainer::Implementation::GraphExecutor final : public StepExecutor {
 
   /// Records the graphs again if the parameters, or the set of trained ones, have changed.
   void begin_epoch() override {
-    std::vector<at::Tensor> parameters;
-    for (const torch::optim::Optimizer* optimizer : trainer_.optimizers()) {
-      const auto own = parameters_of(*optimizer);
-      parameters.insert(parameters.end(), own.begin(), own.end());
-    }
+    std::vector<at::Tensor> parameters = trainer_.optimizers_.parameters();
     if (step_ && step_->matches(parameters)) return;
-    const bool accumulates = trainer_.run_.config.gradient_accumulation_steps > 1;
+    const bool accumulates = trainer_.run_->config.gradient_accumulation_steps > 1;
     step_.emplace(trainer_.accelerator_->device(), std::move(parameters), accumulates,
                   [this](const Batch& batch) { return run_both(batch); });
   }
@@ -82,10 +76,9 @@ class Trainer::Implementation::GraphExecutor final : public StepExecutor {
   std::optional<GraphedStep> step_;
 };
 
-/// Returns null for eager passes.
-std::unique_ptr<StepExecutor> Trainer::Implementation::make_executor(ExecutionMode mode) {
+std::unique_ptr<StepExecutor> Trainer::Implementation::RunSetUp::make_executor(ExecutionMode mode) {
   if (mode == ExecutionMode::eager) return nullptr;
-  return std::make_unique<GraphExecutor>(*this);
+  return std::make_unique<GraphExecutor>(trainer_);
 }
 
 }  // namespace linkboy

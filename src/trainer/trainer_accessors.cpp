@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "linkboy/error.hpp"
-#include "trainer/trainer_implementation.hpp"
+#include "trainer/training_states.hpp"
 
 namespace linkboy {
 
@@ -25,51 +25,38 @@ std::shared_ptr<Accelerator> accelerator_of(TrainerOptions& options) {
 Trainer::Trainer(Model model, LossFunction loss_func,
                  std::shared_ptr<torch::optim::Optimizer> optimizer, TrainerOptions options)
     : impl_(std::make_unique<Implementation>(*this, std::move(model), std::move(loss_func),
-                                             std::move(optimizer), std::move(options))) {
-  if (impl_->loss_func_.module()) register_module(impl_->loss_func_.module());
-}
+                                             std::move(optimizer), std::move(options))) {}
 
 Trainer::Implementation::Implementation(Trainer& trainer, Model model, LossFunction loss_func,
                                         std::shared_ptr<torch::optim::Optimizer> optimizer,
                                         TrainerOptions options)
     : trainer_(trainer),
-      model_(std::move(model)),
-      loss_func_(std::move(loss_func)),
-      own_(std::move(optimizer)),
+      modules_(std::move(model), std::move(loss_func)),
+      optimizers_(std::move(optimizer)),
       callback_handler_(std::move(options.callbacks)),
       run_history_(options.run_history ? std::move(options.run_history)
                                        : std::make_shared<InMemoryRunHistory>()),
-      accelerator_(accelerator_of(options)) {}
+      accelerator_(accelerator_of(options)),
+      states_(std::make_unique<TrainingStates>(*this)),
+      run_(std::make_unique<RunState>()) {}
+
+Trainer::Implementation::~Implementation() = default;
 
 Trainer::~Trainer() = default;
 
-Model& Trainer::model() { return impl_->model_; }
-const Model& Trainer::model() const { return impl_->model_; }
+Model& Trainer::model() { return impl_->modules_.model(); }
+const Model& Trainer::model() const { return impl_->modules_.model(); }
 
-const LossFunction& Trainer::loss_func() const { return impl_->loss_func_; }
+const LossFunction& Trainer::loss_func() const { return impl_->modules_.loss_func(); }
 
 const std::shared_ptr<torch::optim::Optimizer>& Trainer::optimizer() {
   impl_->finish_pending_updates();
-  return impl_->own_.get();
-}
-
-const std::shared_ptr<torch::optim::Optimizer>& Trainer::optimizer() const {
-  return impl_->own_.get();
+  return impl_->optimizers_.own().get();
 }
 
 Scheduler* Trainer::scheduler() {
   impl_->finish_pending_updates();
-  return impl_->own_.scheduler();
-}
-
-const Scheduler* Trainer::scheduler() const { return impl_->own_.scheduler(); }
-
-const std::shared_ptr<DataLoader>& Trainer::train_dataloader() const {
-  return impl_->run_.train_dataloader;
-}
-
-const std::shared_ptr<DataLoader>& Trainer::eval_dataloader() const {
-  return impl_->run_.eval_dataloader;
+  return impl_->optimizers_.own().scheduler();
 }
 
 RunHistory& Trainer::run_history() { return *impl_->run_history_; }
@@ -83,58 +70,73 @@ const Accelerator& Trainer::accelerator() const { return *impl_->accelerator_; }
 
 c10::Device Trainer::device() const { return impl_->accelerator_->device(); }
 
-const RunConfig& Trainer::run_config() const { return impl_->run_.config; }
-
-const TrainResult& Trainer::result() const { return impl_->run_.result; }
-
-const std::filesystem::path& Trainer::resumed_from() const { return impl_->run_.resumed_from; }
+const Run& Trainer::run() const { return *impl_->run_; }
 
 int64_t Trainer::num_updates() {
   impl_->finish_pending_updates();
-  return impl_->run_.progress.num_updates();
+  return impl_->run_->progress.num_updates();
 }
-
-int64_t Trainer::num_updates() const { return impl_->run_.progress.num_updates(); }
 
 bool Trainer::was_update_skipped() {
   impl_->finish_pending_updates();
-  return impl_->run_.progress.was_update_skipped();
+  return impl_->run_->progress.was_update_skipped();
 }
 
-int64_t Trainer::micro_step() const { return impl_->run_.progress.micro_step(); }
-
-bool Trainer::is_last_epoch() const { return impl_->run_.progress.is_last_epoch(); }
-
-bool Trainer::is_epoch_evaluated() const { return impl_->run_.is_epoch_evaluated; }
-
-bool Trainer::is_epoch_cut_short() const { return impl_->run_.progress.is_epoch_cut_short(); }
-
-bool Trainer::can_save_training_state() const {
-  return impl_->run_.progress.is_consistent() || impl_->run_.after_last_update;
-}
-
-const LossAverage& Trainer::train_loss_average() const { return impl_->run_.train_loss.main; }
-
-const LossAverage& Trainer::eval_loss_average() const { return impl_->run_.eval_loss.main; }
-
-std::vector<EvaluationSet>& Trainer::evaluation_sets() { return impl_->run_.evaluation_sets; }
-
-bool Trainer::is_intermediate_evaluation() const { return impl_->run_.evaluation.is_extra; }
-
-const std::string& Trainer::evaluation_set_name() const { return impl_->run_.evaluation.set_name; }
-
-const at::Tensor& Trainer::gradient_norm() const { return impl_->run_.gradient_norm; }
+std::vector<EvaluationSet>& Trainer::evaluation_sets() { return impl_->run_->data.evaluation_sets; }
 
 void Trainer::register_module(std::shared_ptr<torch::nn::Module> module) {
-  LINKBOY_CHECK(module != nullptr, "the module to register is null; pass a module.");
-  impl_->registered_modules_.push_back(std::move(module));
+  impl_->modules_.add(std::move(module));
 }
 
 const std::vector<std::shared_ptr<torch::nn::Module>>& Trainer::registered_modules() const {
-  return impl_->registered_modules_;
+  return impl_->modules_.registered();
 }
 
-at::Tensor Trainer::gather(const at::Tensor& tensor) { return impl_->accelerator_->gather(tensor); }
+void Trainer::register_optimizer(std::string name,
+                                 std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                 CreateSchedulerFn create_scheduler_fn) {
+  LINKBOY_CHECK(!impl_->call_, "the optimizer \"", name,
+                "\" cannot be registered during a run; call register_optimizer before train.");
+  impl_->optimizers_.add(std::move(name), std::move(optimizer), std::move(create_scheduler_fn));
+}
+
+std::vector<std::string> Trainer::registered_optimizers() const {
+  return impl_->optimizers_.names();
+}
+
+std::shared_ptr<torch::optim::Optimizer> Trainer::optimizer(std::string_view name) {
+  impl_->finish_pending_updates();
+  return impl_->optimizers_.named(name).trained.get();
+}
+
+Scheduler* Trainer::scheduler(std::string_view name) {
+  impl_->finish_pending_updates();
+  return impl_->optimizers_.named(name).scheduler();
+}
+
+void Trainer::track_loss(std::string name) {
+  LINKBOY_CHECK(!impl_->call_, "the loss \"", name,
+                "\" cannot be added during a run; call track_loss before train.");
+  auto& tracked = impl_->tracked_losses_;
+  const bool is_taken =
+      name == "loss" || std::find(tracked.begin(), tracked.end(), name) != tracked.end();
+  LINKBOY_CHECK(!name.empty() && !is_taken, "the loss \"", name,
+                "\" cannot be tracked: the name must not be empty, \"loss\" or already tracked.");
+  tracked.push_back(std::move(name));
+}
+
+std::string Trainer::Implementation::metric_prefix() const {
+  const Evaluation& evaluation = run_->evaluations.current;
+  std::string prefix = run_history_->metric_name_prefix();
+  if (!evaluation.is_in_progress) return prefix;
+  prefix += evaluation.prefix;
+  return evaluation.set_name.empty() ? prefix : prefix + evaluation.set_name + "_";
+}
+
+std::string Trainer::metric_name(std::string_view name) const {
+  const bool is_evaluation = impl_->run_->evaluations.current.is_in_progress;
+  return impl_->metric_prefix() + (is_evaluation ? "eval_" : "train_") + std::string(name);
+}
 
 void Trainer::print(std::string_view line) { accelerator().print(line); }
 

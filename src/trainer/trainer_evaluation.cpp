@@ -8,149 +8,128 @@
 #include <string>
 #include <utility>
 
-#include "accelerator/share_between_ranks.hpp"
+#include "accelerator/resolve_run_config.hpp"
 #include "data/checked_iterator.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
+#include "trainer/batch_in_errors.hpp"
 #include "trainer/run_checks.hpp"
-#include "trainer/run_progress.hpp"
-#include "trainer/stop_control.hpp"
-#include "trainer/trainer_implementation.hpp"
+#include "trainer/run_scope.hpp"
+#include "trainer/run_setup.hpp"
 
 namespace linkboy {
 
-/// Restores the outer evaluation when an inner one ends, also after an exception.
+/// An evaluation, which may be inside of another one. The outer one is back when it ends, also after
+/// an exception.
 class Trainer::Implementation::EvaluationScope {
  public:
   explicit EvaluationScope(Implementation& trainer)
-      : run_(trainer.run_),
-        evaluation_(run_.evaluation),
-        loader_(run_.eval_dataloader),
-        losses_(run_.eval_loss) {}
+      : trainer_(trainer),
+        run_(*trainer.run_),
+        outer_(run_.evaluations.current),
+        outer_loader_(run_.data.eval_loader),
+        outer_loss_(run_.eval_loss) {}
   ~EvaluationScope() {
-    run_.eval_dataloader = std::move(loader_);
+    run_.data.eval_loader = std::move(outer_loader_);
     // The losses of a finished evaluation stay readable, unless an outer evaluation is in progress.
-    if (evaluation_.is_in_progress) run_.eval_loss = std::move(losses_);
-    run_.evaluation = std::move(evaluation_);
+    if (outer_.is_in_progress) run_.eval_loss = std::move(outer_loss_);
+    run_.evaluations.current = std::move(outer_);
   }
   EvaluationScope(const EvaluationScope&) = delete;
   EvaluationScope& operator=(const EvaluationScope&) = delete;
 
- private:
-  Run& run_;
-  Evaluation evaluation_;
-  std::shared_ptr<DataLoader> loader_;
-  Losses losses_;
-};
-
-/// Sets aside the parts of the previous training run that an evaluation run replaces, because that
-/// training run may be saved afterwards.
-class Trainer::Implementation::EvaluationRunScope {
- public:
-  explicit EvaluationRunScope(Implementation& trainer) : trainer_(trainer) {
-    auto history = std::make_shared<InMemoryRunHistory>();
-    history->set_metric_name_prefix(trainer.run_history_->metric_name_prefix());
-    run_history_ = std::move(history);
-    exchange();
-  }
-  ~EvaluationRunScope() { exchange(); }
-  EvaluationRunScope(const EvaluationRunScope&) = delete;
-  EvaluationRunScope& operator=(const EvaluationRunScope&) = delete;
-
- private:
-  void exchange() noexcept {
-    Run& run = trainer_.run_;
-    std::swap(progress_, run.progress);
-    std::swap(run_history_, trainer_.run_history_);
-    std::swap(train_dataloader_, run.train_dataloader);
-    std::swap(resumed_from_, run.resumed_from);
-    std::swap(after_last_update_, run.after_last_update);
+  /// Evaluates all sets of the run.
+  void run_all(std::string_view loss_name) {
+    Evaluation& current = run_.evaluations.current;
+    for (const EvaluationSet& set : run_.data.evaluation_sets) {
+      const bool is_other = current.uses_intermediate_loader && set.intermediate_loader;
+      run_.data.eval_loader = is_other ? set.intermediate_loader : set.loader;
+      current.is_in_progress = true;
+      current.set_name = set.name;
+      trainer_.trainer_.run_eval_epoch(*run_.data.eval_loader, loss_name);
+    }
   }
 
+ private:
   Implementation& trainer_;
-  RunProgress progress_ = RunProgress::of_evaluation();
-  std::shared_ptr<RunHistory> run_history_;
-  std::shared_ptr<DataLoader> train_dataloader_;
-  std::filesystem::path resumed_from_;
-  std::optional<RunParts> after_last_update_;
+  RunState& run_;
+  Evaluation outer_;
+  std::shared_ptr<DataLoader> outer_loader_;
+  LossMeans outer_loss_;
 };
 
 Metrics Trainer::evaluate(const EvaluateOptions& options) {
   check_evaluate_options(options);
   Metrics metrics;
   impl_->run_with_callbacks(options.callbacks, [&] {
-    impl_->check_same_evaluation_on_all_ranks();
-    impl_->share_loader_seed();
-    impl_->run_.evaluation_sets = {{.loader = impl_->create_eval_dataloader(options)}};
-    const Implementation::EvaluationRunScope back_to_training_run(*impl_);
-    impl_->callback_handler_.begin_run();
-    impl_->run_.result = {};
-    impl_->prepare_dataloaders();
-    impl_->run_.config = create_run_config({.num_epochs = 1});
+    const Implementation::RunScope back_to_training_run(*impl_);
+    auto history = std::make_shared<InMemoryRunHistory>();
+    history->set_metric_name_prefix(run_history().metric_name_prefix());
+    const auto metrics_of_training = std::exchange(impl_->run_history_, history);
+    const auto back = c10::make_scope_exit([&] { impl_->run_history_ = metrics_of_training; });
+    Implementation::RunSetUp(*impl_).set_up_evaluation(options);
     impl_->run_until_stop([&] {
       evaluation_run_start();
       fire<Event::evaluation_run_start>();
-      impl_->run_evaluations("evaluation_loss");
+      Implementation::EvaluationScope(*impl_).run_all("evaluation_loss");
     });
     impl_->end_run(&Trainer::evaluation_run_end, &Callback::on_evaluation_run_end);
-    for (const auto& name : impl_->run_history_->get_metric_names()) {
-      metrics.emplace(name, impl_->run_history_->get_latest_metric(name));
+    for (const auto& name : history->get_metric_names()) {
+      metrics.emplace(name, history->get_latest_metric(name));
     }
   });
   return metrics;
 }
 
-void Trainer::Implementation::run_evaluations(std::string_view loss_name) {
-  const EvaluationScope back_to_before(*this);
-  for (const EvaluationSet& set : run_.evaluation_sets) {
-    const bool uses_intermediate_loader =
-        run_.evaluation.uses_intermediate_loader && set.intermediate_loader;
-    run_.eval_dataloader = uses_intermediate_loader ? set.intermediate_loader : set.loader;
-    run_.evaluation.is_in_progress = true;
-    run_.evaluation.set_name = set.name;
-    trainer_.run_eval_epoch(*run_.eval_dataloader, loss_name);
-  }
+void Trainer::evaluate_epoch() {
+  RunState& run = *impl_->run_;
+  if (!run.progress.is_evaluation_due()) return;
+  Implementation::EvaluationScope(*impl_).run_all("eval_loss_epoch");
+  run.evaluations.is_epoch_evaluated = !run.data.evaluation_sets.empty();
 }
 
 void Trainer::evaluate_now(const IntermediateEvaluation& extra) {
-  LINKBOY_CHECK(!impl_->run_.evaluation_sets.empty(),
+  RunState& run = *impl_->run_;
+  LINKBOY_CHECK(!run.data.evaluation_sets.empty(),
                 "there is no evaluation data to evaluate now; pass an eval_dataset or an "
                 "eval_dataloader to train.");
-  const Implementation::EvaluationScope back_to_before(*impl_);
-  const bool is_inner = impl_->run_.evaluation.is_in_progress;
-  impl_->run_.evaluation.is_extra = true;
-  impl_->run_.evaluation.uses_intermediate_loader = extra.uses_intermediate_loader;
-  impl_->run_.evaluation.prefix = extra.metric_prefix;
+  Implementation::EvaluationScope evaluation(*impl_);
+  RunEvaluations& evaluations = run.evaluations;
+  const bool is_inner = evaluations.current.is_in_progress;
+  evaluations.current.is_extra = true;
+  evaluations.current.uses_intermediate_loader = extra.uses_intermediate_loader;
+  evaluations.current.prefix = extra.metric_prefix;
   RunHistory& history = *impl_->run_history_;
   std::map<std::string, int64_t> num_values;
   for (const std::string& name : history.get_metric_names()) {
     num_values[name] = history.num_metric_values(name);
   }
-  const int64_t outer = std::exchange(impl_->run_.num_evaluated_sets, 0);
+  const int64_t outer = std::exchange(evaluations.num_evaluated_sets, 0);
   const auto back = c10::make_scope_exit([&] {
-    if (is_inner) impl_->run_.num_evaluated_sets = outer;
+    if (is_inner) evaluations.num_evaluated_sets = outer;
   });
   try {
-    impl_->run_evaluations(extra.loss_name);
+    evaluation.run_all(extra.loss_name);
   } catch (...) {
     // A resumed run repeats the evaluation of all sets, and everything that would have followed.
-    if (impl_->run_.num_evaluated_sets < std::ssize(impl_->run_.evaluation_sets)) {
+    if (evaluations.num_evaluated_sets < std::ssize(run.data.evaluation_sets)) {
       for (const std::string& name : history.get_metric_names()) {
         history.shorten_metric(name, num_values[name]);
       }
     }
-    impl_->run_.progress.reopen_end_of_epoch();
-    impl_->run_.is_cut_short = true;
+    run.progress.reopen_end_of_epoch();
+    evaluations.is_cut_short = true;
     throw;
   }
 }
 
 void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
-  const ModelModeGuard restore_modes(impl_->model_, impl_->registered_modules_);
+  RunState& run = *impl_->run_;
+  const ModelModeGuard restore_modes = impl_->modules_.restore_modes();
   const at::NoGradGuard no_grad;
   impl_->accelerator_->broadcast_buffers();
   eval_epoch_start();
-  impl_->reset(impl_->run_.eval_loss);
+  run.eval_loss = LossMeans(impl_->tracked_losses_);
   std::vector<const Callback*>
       open;  // callbacks for which the evaluation has started and not ended
   try {
@@ -160,10 +139,10 @@ void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
     });
     leave_together();
     impl_->for_each_batch(loader, impl_->run_history_->current_epoch(),
-                          [this](const Batch& batch) { impl_->eval_step(batch); });
+                          [this](const Batch& batch) { eval_step(batch); });
     eval_epoch_end();
-    impl_->record(metric_name, impl_->run_.eval_loss);
-    ++impl_->run_.num_evaluated_sets;
+    run.eval_loss.record(run_history(), accelerator(), impl_->metric_prefix(), metric_name);
+    ++run.evaluations.num_evaluated_sets;
     call_callbacks([&](Callback& callback) {
       callback.on_eval_epoch_end(*this);
       std::erase(open, &callback);
@@ -188,10 +167,10 @@ void Trainer::Implementation::for_each_batch(DataLoader& loader, int64_t epoch,
   const auto batches = checked(loader.iterate(epoch));
   // A single process does not need the length, which may be unknown for a stream.
   const bool is_shared = stop_.is_shared();
-  const int64_t num_rounds = is_shared ? -max_over_ranks(-loader.size()) : 0;
+  const int64_t num_rounds = is_shared ? -max_over_ranks(*accelerator_, -loader.size()) : 0;
   // In a training run, only a user's request interrupts an evaluation: the other reasons end the
   // training, which is not affected by when its evaluation ends.
-  const auto least = claim_ ? StopUrgency::request : StopUrgency::ends_training;
+  const auto least = call_->claim ? StopUrgency::request : StopUrgency::ends_training;
   RoundAgreement stop(stop_, least);
   auto batch = batches->next();
   for (int64_t round = 0; batch || round < num_rounds; ++round) {
@@ -208,21 +187,27 @@ void Trainer::Implementation::for_each_batch(DataLoader& loader, int64_t epoch,
   accelerator_->join_uneven_loop();
 }
 
-void Trainer::Implementation::eval_step(const Batch& batch) {
-  trainer_.fire<Event::eval_step_start>();
-  const StepOutput output = [&] {
-    const ProfilerRange range("eval_step");
-    const AutocastScope autocast = accelerator_->autocast();
-    return with_batch_in_errors(batch, [&] { return trainer_.calculate_eval_batch_loss(batch); });
-  }();
-  track(run_.eval_loss, output, /*are_all_needed=*/false);
-  trainer_.fire<Event::eval_step_end>(batch, output);
+void Trainer::eval_step(const Batch& batch) {
+  fire<Event::eval_step_start>();
+  const StepOutput output = eval_forward(batch);
+  fire<Event::eval_step_end>(batch, output);
 }
 
-void Trainer::eval_epoch_start() {
-  impl_->model_.eval();
-  for (const auto& module : impl_->registered_modules_) module->eval();
+StepOutput Trainer::eval_forward(const Batch& batch) {
+  LINKBOY_CHECK(impl_->run_->evaluations.current.is_in_progress,
+                "eval_forward was called outside of eval_step. Call it in eval_step; elsewhere "
+                "call calculate_eval_batch_loss.");
+  StepOutput output;
+  {
+    const ProfilerRange range("eval_step");
+    const AutocastScope autocast = accelerator().autocast();
+    output = with_batch_in_errors(batch, model(), [&] { return calculate_eval_batch_loss(batch); });
+  }
+  impl_->run_->eval_loss.track_eval(output);
+  return output;
 }
+
+void Trainer::eval_epoch_start() { impl_->modules_.eval(); }
 
 StepOutput Trainer::calculate_eval_batch_loss(const Batch& batch) {
   return impl_->calculate_batch_loss(batch);

@@ -7,8 +7,6 @@
 #include "distributed/current_group_scope.hpp"
 #include "distributed/process_group_implementation.hpp"
 #include "linkboy/error.hpp"
-#include "trainer/run_progress.hpp"
-#include "trainer/stop_control.hpp"
 #include "trainer/trainer_implementation.hpp"
 
 namespace linkboy {
@@ -46,6 +44,15 @@ class CallbacksOfRun {
   CallbackList added_;
 };
 
+/// Logs only if there is a logger. Otherwise the caller, which gets the exception, must report it.
+void log_exception(const Accelerator& accelerator, const std::exception_ptr& exception) noexcept {
+  if (!accelerator.logger()) return;
+  try {
+    accelerator.log(LogLevel::error, "The run has failed: " + message_of(exception), {});
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the first exception is the one that counts
+  }
+}
+
 }  // namespace
 
 /// Calls every callback, even if one throws StopTraining. A training state that is saved afterwards
@@ -56,7 +63,7 @@ std::optional<StopTraining> Trainer::Implementation::call_all(
   std::optional<StopTraining> first;
   callback_handler_.for_each([&](Callback& callback) {
     if (first && ends_epoch_again()) return;
-    run_.is_cut_short = false;
+    run_->evaluations.is_cut_short = false;
     try {
       call(callback);
     } catch (const StopTraining& stop) {
@@ -68,20 +75,12 @@ std::optional<StopTraining> Trainer::Implementation::call_all(
 
 /// Whether all ranks have left an evaluation here, so that a resumed run ends this epoch again.
 bool Trainer::Implementation::ends_epoch_again() const {
-  return run_.is_cut_short && run_.progress.is_ending_epoch();
-}
-
-std::optional<StopTraining> Trainer::Implementation::call_all(void (Callback::*event)(Trainer&)) {
-  return call_all([&](Callback& callback) { (callback.*event)(trainer_); });
+  return run_->evaluations.is_cut_short && run_->progress.is_ending_epoch();
 }
 
 /// No loop has begun that could be left yet, so a stop request ends the run at its start.
 void Trainer::Implementation::call_in_set_up(c10::function_ref<void(Callback&)> call) {
   if (const auto stop = call_all(call)) stop_.request(stop->reason(), stop->what());
-}
-
-void Trainer::Implementation::call_in_set_up(void (Callback::*event)(Trainer&)) {
-  call_in_set_up([&](Callback& callback) { (callback.*event)(trainer_); });
 }
 
 /// With several processes, a StopTraining is stored until all of them can leave. Otherwise the
@@ -90,7 +89,7 @@ void Trainer::call_callbacks(c10::function_ref<void(Callback&)> call) {
   const auto stop = impl_->call_all(call);
   if (!stop) return;
   if (!impl_->stop_.is_shared() || impl_->ends_epoch_again()) throw StopTraining(*stop);
-  impl_->stop_.defer(*stop, impl_->run_.progress.is_in_window());
+  impl_->stop_.defer(*stop, impl_->run_->progress.is_in_window());
 }
 
 /// After an event that all ranks call, they leave together if a callback on any of them has thrown.
@@ -107,15 +106,14 @@ void Trainer::call_event(std::string_view name, const std::any& payload) {
 
 void Trainer::Implementation::run_with_callbacks(const CallbackList& callbacks_of_run,
                                                  c10::function_ref<void()> run) {
-  LINKBOY_CHECK(!is_running_,
+  LINKBOY_CHECK(!call_,
                 "train or evaluate was called while this Trainer is in a run; a Trainer can have "
                 "only one run at a time. To evaluate during a run, call evaluate_now in a "
                 "callback. Otherwise wait until the run has ended.");
-  is_running_ = true;
+  call_.emplace();
   const auto done = c10::make_scope_exit([this] {
-    is_running_ = false;
-    claim_.reset();
-    clear_window();  // a run that is left inside a window must not keep its batches
+    call_.reset();
+    run_->window.clear();  // a run that is left inside a window must not keep its batches
   });
   const CallbacksOfRun added(callback_handler_, callbacks_of_run);
   try {
@@ -124,17 +122,22 @@ void Trainer::Implementation::run_with_callbacks(const CallbackList& callbacks_o
         callback.on_init_end(trainer_);
       }
     });
-    const CurrentGroupScope group(trainer_.accelerator().process_group());
+    const CurrentGroupScope group(accelerator_->process_group());
     tell_failure(accelerator_->process_group(), nullptr);
     run();
   } catch (...) {
-    claim_.reset();
-    if (accelerator_) tell_failure(accelerator_->process_group(), std::current_exception());
+    call_->claim.reset();
+    tell_failure(accelerator_->process_group(), std::current_exception());
     drop_unfinished_update();
     stop_.clear();
-    log_exception(std::current_exception());
+    log_exception(*accelerator_, std::current_exception());
     callback_handler_.call_exception(trainer_, std::current_exception());
-    settle_after_failure();
+    // The program may set learning rates before the next run.
+    try {
+      settle_update();
+    } catch (...) {  // the error that ended the run is reported already
+      for (TrainedOptimizer* trained : optimizers_.all()) trained->forget_step();
+    }
     callback_handler_.call_run_exit(trainer_);
     throw;
   }
@@ -142,46 +145,23 @@ void Trainer::Implementation::run_with_callbacks(const CallbackList& callbacks_o
   if (const auto thrown = callback_handler_.call_run_exit(trainer_)) std::rethrow_exception(thrown);
 }
 
-/// Logs only if there is a logger. Otherwise the caller, which gets the exception, must report it.
-void Trainer::Implementation::log_exception(const std::exception_ptr& exception) noexcept {
-  if (!accelerator_ || !accelerator_->logger()) return;
-  try {
-    accelerator_->log(LogLevel::error, "The run has failed: " + message_of(exception), {});
-  } catch (...) {  // NOLINT(bugprone-empty-catch): the first exception is the one that counts
-  }
-}
-
-/// Counts the last updates now rather than in the next run, because the program may set learning
-/// rates before that.
-void Trainer::Implementation::settle_after_failure() noexcept {
-  try {
-    settle_update();
-  } catch (...) {  // the error that ended the run is reported already
-    for (TrainedOptimizer* trained : trained_optimizers()) trained->forget_step();
-  }
-}
-
 void Trainer::Implementation::run_until_stop(c10::function_ref<void()> run) {
   try {
     run();
   } catch (const StopTraining& stop) {
-    end_run_early(stop);
+    LINKBOY_CHECK(stop_.is_agreed(), "a step of the Trainer threw StopTraining (", stop.what(),
+                  ") in a run of several processes, and the others would wait for this one. Call "
+                  "request_stop in the step, or throw StopTraining in a callback; then all "
+                  "processes stop.");
+    run_->result.reason = stop.reason();
+    run_->result.message = stop.what();
+    call_all([&](Callback& callback) { callback.on_stop_training_error(trainer_, stop); });
+    drop_unfinished_update();
+    stop_.spend();
+    trainer_.print(run_->result.message);
   }
-  run_.result.num_epochs = run_.progress.num_completed_epochs();
-  run_.result.num_updates = trainer_.num_updates();
-}
-
-void Trainer::Implementation::end_run_early(const StopTraining& stop) {
-  LINKBOY_CHECK(
-      stop_.is_agreed(), "a step of the Trainer threw StopTraining (", stop.what(),
-      ") in a run of several processes, and the others would wait for this one. Call request_stop "
-      "in the step, or throw StopTraining in a callback; then all processes stop.");
-  run_.result.reason = stop.reason();
-  run_.result.message = stop.what();
-  call_all([&](Callback& callback) { callback.on_stop_training_error(trainer_, stop); });
-  drop_unfinished_update();
-  stop_.spend();
-  trainer_.print(run_.result.message);
+  run_->result.num_epochs = run_->progress.num_completed_epochs();
+  run_->result.num_updates = trainer_.num_updates();
 }
 
 /// Calls the last steps of a run. Its loop has ended, so a StopTraining has no effect.
@@ -191,13 +171,19 @@ void Trainer::Implementation::end_run(void (Trainer::*method)(),
     (trainer_.*method)();
   } catch (const StopTraining&) {  // NOLINT(bugprone-empty-catch)
   }
-  call_all(event);
+  call_all([&](Callback& callback) { (callback.*event)(trainer_); });
 }
 
 /// Drops everything unfinished, so that neither a later run nor a training state contains it.
 void Trainer::Implementation::drop_unfinished_update() {
-  if (run_.progress.leave()) abandon_update();
-  if (!run_.progress.is_epoch_cut_short()) run_.after_last_update.reset();
+  if (run_->progress.leave()) abandon_update();
+  if (!run_->progress.is_epoch_cut_short()) run_->after_last_update.reset();
+}
+
+/// Forgets an update that this process has left; the others may not be there.
+void Trainer::Implementation::abandon_update() {
+  optimizers_.zero_gradients();
+  if (GradScaler* scaler = accelerator_->grad_scaler()) scaler->forget();
 }
 
 void Trainer::request_stop(StopReason reason) noexcept { impl_->stop_.request(reason); }

@@ -12,9 +12,10 @@
 #include "distributed/ivalue_bytes.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
+#include "trainer/batch_in_errors.hpp"
 #include "trainer/run_checks.hpp"
-#include "trainer/stop_control.hpp"
-#include "trainer/trainer_implementation.hpp"
+#include "trainer/run_scope.hpp"
+#include "trainer/run_setup.hpp"
 
 namespace linkboy {
 namespace {
@@ -170,36 +171,54 @@ c10::IValue in_order(const c10::IValue& outputs, const at::Tensor& order) {
 
 }  // namespace
 
-/// Returns the positions of this process's samples in the data.
-std::vector<int64_t> Trainer::Implementation::predict_batches(const EvaluateOptions& options,
-                                                              const PredictionSink& sink) {
-  share_loader_seed();
-  const auto data = share_between_ranks(create_eval_dataloader(options),
-                                        accelerator_->process_group(), /*even_batches=*/false);
+/// A call of `predict`.
+class Trainer::Implementation::Predictor {
+ public:
+  Predictor(Implementation& trainer, const EvaluateOptions& options)
+      : trainer_(trainer), options_(options) {}
+
+  /// Calls `predict` in the run in progress, or in one of its own.
+  void run(c10::function_ref<void()> predict);
+  /// Returns the positions of this process's samples in the data.
+  std::vector<int64_t> predict_batches(const PredictionSink& sink);
+
+ private:
+  Implementation& trainer_;
+  const EvaluateOptions& options_;
+};
+
+std::vector<int64_t> Trainer::Implementation::Predictor::predict_batches(
+    const PredictionSink& sink) {
+  Trainer& trainer = trainer_.trainer_;
+  RunSetUp set_up(trainer_);
+  set_up.share_loader_seed();
+  const auto data =
+      share_between_ranks(set_up.create_eval_dataloader(options_),
+                          trainer_.accelerator_->process_group(), /*even_batches=*/false);
   const auto* of_dataset = dynamic_cast<const DatasetLoader*>(data.get());
-  LINKBOY_CHECK(of_dataset != nullptr || accelerator_->num_processes() == 1,
+  LINKBOY_CHECK(of_dataset != nullptr || trainer_.accelerator_->num_processes() == 1,
                 "predict with several processes needs a DatasetLoader, which determines the "
                 "samples of each process; the dataloader option or create_eval_dataloader provided "
                 "a different type. Create the loader with make_data_loader.");
-  const bool is_shared = accelerator_->num_processes() > 1;
+  const bool is_shared = trainer_.accelerator_->num_processes() > 1;
   std::vector<std::vector<int64_t>> planned;
   if (is_shared) planned = places_of_batches(of_dataset->options(), /*epoch=*/1);
   std::vector<int64_t> places;
-  const auto loader = accelerator_->prepare(data);
-  const ModelModeGuard restore_modes(model_, registered_modules_);
+  const auto loader = trainer_.accelerator_->prepare(data);
+  const ModelModeGuard restore_modes = trainer_.modules_.restore_modes();
   const at::NoGradGuard no_grad;
-  accelerator_->broadcast_buffers();
-  trainer_.eval_epoch_start();
-  trainer_.fire<Event::prediction_run_start>();
+  trainer_.accelerator_->broadcast_buffers();
+  trainer.eval_epoch_start();
+  trainer.fire<Event::prediction_run_start>();
   std::size_t num_batches = 0;
-  for_each_batch(*loader, /*epoch=*/1, [&](const Batch& batch) {
-    trainer_.fire<Event::prediction_step_start>();
+  trainer_.for_each_batch(*loader, /*epoch=*/1, [&](const Batch& batch) {
+    trainer.fire<Event::prediction_step_start>();
     Prediction prediction;
     {
       const ProfilerRange range("predict_step");
-      const AutocastScope autocast = accelerator_->autocast();
-      prediction.outputs =
-          with_batch_in_errors(batch, [&] { return trainer_.predict_step(batch); });
+      const AutocastScope autocast = trainer_.accelerator_->autocast();
+      prediction.outputs = with_batch_in_errors(batch, trainer_.modules_.model(),
+                                                [&] { return trainer.predict_step(batch); });
     }
     if (is_shared) {
       prediction.places = planned.at(num_batches);
@@ -214,42 +233,44 @@ std::vector<int64_t> Trainer::Implementation::predict_batches(const EvaluateOpti
     }
     places.insert(places.end(), prediction.places.begin(), prediction.places.end());
     ++num_batches;
-    trainer_.fire<Event::prediction_step_end>(batch, prediction);
+    trainer.fire<Event::prediction_step_end>(batch, prediction);
     sink(batch, prediction);
   });
   return places;
 }
 
 /// Within a run, the prediction is a part of that run.
-void Trainer::Implementation::run_prediction(const CallbackList& callbacks_of_run,
-                                             c10::function_ref<void()> predict) {
-  if (is_running_) {
-    LINKBOY_CHECK_OPTION(callbacks_of_run.empty(),
+void Trainer::Implementation::Predictor::run(c10::function_ref<void()> predict) {
+  Trainer& trainer = trainer_.trainer_;
+  if (trainer_.call_) {
+    LINKBOY_CHECK_OPTION(options_.callbacks.empty(),
                          "predict was called with callbacks during a run of this Trainer; leave "
                          "them out, or pass them to that run.");
     try {
       predict();
     } catch (...) {
       // A resumed run repeats everything that would have followed in the end of the epoch.
-      run_.progress.reopen_end_of_epoch();
-      run_.is_cut_short = true;
+      trainer_.run_->progress.reopen_end_of_epoch();
+      trainer_.run_->evaluations.is_cut_short = true;
       throw;
     }
-    trainer_.fire<Event::prediction_run_end>();
+    trainer.fire<Event::prediction_run_end>();
     return;
   }
-  bool is_whole = false;
-  run_with_callbacks(callbacks_of_run, [&] {
-    run_.result = {};
-    stop_.attach(accelerator_->shared_process_group());
-    run_until_stop([&] {
-      prepare_modules();  // within a run they are already prepared
+  std::optional<StopTraining> stopped;
+  trainer_.run_with_callbacks(options_.callbacks, [&] {
+    const RunScope back_to_training_run(trainer_);
+    trainer_.stop_.attach(trainer_.accelerator_->shared_process_group());
+    bool is_whole = false;
+    trainer_.run_until_stop([&] {
+      RunSetUp(trainer_).prepare_modules();  // within a run they are already prepared
       predict();
       is_whole = true;
     });
-    call_all(&Callback::on_prediction_run_end);
+    trainer_.call_all([&](Callback& callback) { callback.on_prediction_run_end(trainer); });
+    if (!is_whole) stopped.emplace(trainer_.run_->result.reason, trainer_.run_->result.message);
   });
-  if (!is_whole) throw StopTraining(run_.result.reason, run_.result.message);
+  if (stopped) throw StopTraining(*stopped);
 }
 
 void Trainer::predict(const EvaluateOptions& options, const PredictionSink& sink) {
@@ -257,16 +278,18 @@ void Trainer::predict(const EvaluateOptions& options, const PredictionSink& sink
   LINKBOY_CHECK_OPTION(sink,
                        "the sink of predict is an empty function; pass one that accepts the "
                        "predictions of a batch, or leave it out.");
-  impl_->run_prediction(options.callbacks, [&] { impl_->predict_batches(options, sink); });
+  Implementation::Predictor predictor(*impl_, options);
+  predictor.run([&] { predictor.predict_batches(sink); });
 }
 
 c10::IValue Trainer::predict(const EvaluateOptions& options) {
   check_evaluate_options(options);
   c10::IValue result;
-  impl_->run_prediction(options.callbacks, [&] {
+  Implementation::Predictor predictor(*impl_, options);
+  predictor.run([&] {
     std::vector<c10::IValue> batches;
     const std::vector<int64_t> places =
-        impl_->predict_batches(options, [&](const Batch& batch, const Prediction& prediction) {
+        predictor.predict_batches([&](const Batch& batch, const Prediction& prediction) {
           check_one_per_sample(prediction.outputs, batch.size());
           batches.push_back(copied_to_cpu(prediction.outputs));
         });
@@ -290,7 +313,7 @@ c10::IValue Trainer::predict(const EvaluateOptions& options) {
 }
 
 c10::IValue Trainer::predict_step(const Batch& batch) {
-  return impl_->model_.forward({batch.input()});
+  return impl_->modules_.model().forward({batch.input()});
 }
 
 }  // namespace linkboy

@@ -270,7 +270,7 @@ TEST(AgreementTest, EvaluationsCanDifferBySeveralBatches) {
     RankToyOf<UnevenTrainer> toy(together(), {gather});
     const auto metrics =
         toy.trainer.evaluate({.dataset = toy_data(40), .per_device_batch_size = 4});
-    EXPECT_EQ(toy.trainer.result().reason == StopReason::early_stop, stop_at > 0);
+    EXPECT_EQ(toy.trainer.run().result().reason == StopReason::early_stop, stop_at > 0);
     EXPECT_TRUE(metrics.contains("evaluation_loss"));
     EXPECT_EQ(num_rows, 4 * (2 * num_ranks() + (this_rank() == 0 ? 3 : 0)));
   }

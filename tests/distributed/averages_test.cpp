@@ -33,7 +33,7 @@ TEST(AveragesTest, TheMovingAverageIsTheSameOnAllRanksAndRank0WritesIt) {
 TEST(AveragesTest, AStopRequestDuringTheEvaluationOfTheAverageStopsAllRanks) {
   auto ema = std::make_shared<ModelEma>();
   const auto stop_on_last_rank = make<LambdaCallback>({.on_eval_epoch_start = [](Trainer& trainer) {
-    if (trainer.is_intermediate_evaluation() && is_last_rank()) trainer.request_stop();
+    if (trainer.run().is_intermediate_evaluation() && is_last_rank()) trainer.request_stop();
   }});
   RankToy toy(together(), {ema, stop_on_last_rank});
   EXPECT_EQ(toy.trainer.train(four_epochs()).reason, StopReason::stop_request);
@@ -65,7 +65,7 @@ TEST(AveragesTest, LimitedEvaluationsCountTheBatchesOfAllRanks) {
     SCOPED_TRACE(limit);
     int64_t num_batches = 0;
     const auto count = make<LambdaCallback>({.on_eval_step_start = [&](Trainer& trainer) {
-      if (trainer.is_intermediate_evaluation()) ++num_batches;
+      if (trainer.run().is_intermediate_evaluation()) ++num_batches;
     }});
     RankToy toy(together(), {count,
                              make<LimitBatches>({.num_intermediate_eval_batches = limit,

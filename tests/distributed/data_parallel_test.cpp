@@ -133,7 +133,7 @@ TEST(DataParallelTest, UnevenDataNeitherHangsNorIsCountedTwice) {
     shared.trainer.train(options);
     const int64_t n = num_ranks();
     EXPECT_EQ(shared.trainer.num_updates(), (num_samples + n - 1) / n);
-    const auto counted = torch::tensor(shared.trainer.eval_loss_average().count());
+    const auto counted = torch::tensor(shared.trainer.run().eval_loss_average().count());
     EXPECT_EQ(shared.trainer.accelerator().reduce(counted, ReduceOp::sum).item<int64_t>(),
               num_samples);
     RankToy single(alone());

@@ -133,7 +133,7 @@ class Act : public InEveryEvent {
   void see(const std::string& event, Trainer& trainer) override {
     if (case_.reduce_in.contains(event)) {
       // The counts must be the same on all ranks in every event in which a callback can read them.
-      const auto own = torch::tensor({trainer.num_updates(), trainer.micro_step()});
+      const auto own = torch::tensor({trainer.num_updates(), trainer.run().micro_step()});
       const auto most = trainer.accelerator().reduce(own, ReduceOp::max);
       EXPECT_TRUE(torch::equal(own, most)) << own << most;
     }

@@ -73,7 +73,7 @@ TEST_F(SharedLoadersTest, AReadyLoaderIsSharedByTrainAndEvaluate) {
        .num_epochs = 1,
        .eval_dataloader = make_data_loader(toy_data(num_rows), {.batch_size = 2})});
   EXPECT_EQ(toy.trainer.num_updates(), kBatchesPerRank);
-  EXPECT_EQ(toy.trainer.run_config().num_eval_batches_per_epoch, kBatchesPerRank);
+  EXPECT_EQ(toy.trainer.run().config().num_eval_batches_per_epoch, kBatchesPerRank);
   EXPECT_TRUE(all_have_seen(keep->seen, num_rows)) << keep->seen;
 }
 

@@ -76,7 +76,7 @@ TEST_F(SharedWorkTest, LoadersThatASubclassMakesAreShared) {
   trainer.num_rows = 6 * size;
   EXPECT_EQ(trainer.train({.num_epochs = 1, .per_device_batch_size = 2}).num_updates, 3);
   trainer.evaluate({});
-  const auto seen = torch::tensor({trainer.eval_loss_average().count()});
+  const auto seen = torch::tensor({trainer.run().eval_loss_average().count()});
   EXPECT_EQ(accelerator.reduce(seen, ReduceOp::sum).item<int64_t>(), 6 * size + 1);
   EXPECT_EQ(trainer.predict({}).toTensor().size(0), 6 * size + 1);
 }

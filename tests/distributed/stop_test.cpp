@@ -68,7 +68,7 @@ TEST(StopTest, ARequestNearTheEndOfAnEvaluationIsRespected) {
     RankToy toy(together(), {act_once("eval_step_end", num_batches - 1, request)});
     toy.trainer.evaluate(
         {.dataset = toy_data(num_batches * num_ranks() * 4), .per_device_batch_size = 4});
-    EXPECT_EQ(toy.trainer.result().reason, StopReason::stop_request) << num_batches;
+    EXPECT_EQ(toy.trainer.run().result().reason, StopReason::stop_request) << num_batches;
   }
 }
 
@@ -125,7 +125,7 @@ int64_t num_batches_evaluated(int64_t num_batches, int at, std::chrono::millisec
   RankToy toy(together(), {wait, act_once("eval_step_end", at, std::move(act))});
   toy.trainer.evaluate(
       {.dataset = toy_data(num_batches * num_ranks()), .per_device_batch_size = 1});
-  EXPECT_NE(toy.trainer.result().reason, StopReason::finished);
+  EXPECT_NE(toy.trainer.run().result().reason, StopReason::finished);
   EXPECT_TRUE(same_on_all_ranks(toy.accelerator(), {torch::tensor(num_evaluated)}));
   return num_evaluated;
 }
@@ -171,7 +171,7 @@ TEST(StopTest, ANaNOnOneRankStopsAllWithinTheDelay) {
   EXPECT_EQ(result.reason, StopReason::nan);
   EXPECT_GE(result.num_updates, 5);
   EXPECT_LE(result.num_updates, 5 + kDelay);
-  EXPECT_LT(5 + kDelay, toy.trainer.run_config().num_updates_per_epoch)
+  EXPECT_LT(5 + kDelay, toy.trainer.run().config().num_updates_per_epoch)
       << "the end of an epoch also checks";
 }
 

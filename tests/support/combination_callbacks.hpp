@@ -131,7 +131,7 @@ inline CallbackList callbacks_of(const Combination& chosen, const std::filesyste
   add(chosen.has("evaluate_now") || chosen.has("predict_in"), [&] {
     const auto act = [chosen](const std::string& event, Trainer& trainer) {
       // A resumed run begins its epoch again.
-      if (event == "epoch_start" && trainer.micro_step() > 0) return;
+      if (event == "epoch_start" && trainer.run().micro_step() > 0) return;
       if (chosen["predict_in"] == event) trainer.predict({.dataset = toy_data(3)});
       if (chosen["evaluate_now"] == event) trainer.evaluate_now({.metric_prefix = "now_"});
     };

@@ -192,7 +192,7 @@ class CombinationTrainer : public QuietTrainer {
     // Looks at the gradients, like a program that skips spikes, and drops a window at times.
     accelerator().unscale_gradients(*optimizer());
     const int64_t window = combination_.number("accumulation");
-    const bool is_first = micro_step() < window && window < train_dataloader()->size();
+    const bool is_first = run().micro_step() < window && window < run().train_dataloader()->size();
     if (!is_first || run_history().current_epoch() != 2) update();
   }
   void optimizer_step() override {

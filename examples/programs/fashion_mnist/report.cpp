@@ -93,7 +93,7 @@ void Report::on_train_step_end(linkboy::Trainer& trainer, const linkboy::Batch&,
 
 void Report::on_train_update_end(linkboy::Trainer& trainer) {
   if (!with_updates_) return;
-  const at::Tensor& norm = trainer.gradient_norm();
+  const at::Tensor& norm = trainer.run().gradient_norm();
   write_line({{"event", "update"},
               {"update", trainer.num_updates()},
               {"loss", mean_over_ranks(trainer, update_loss_)},

@@ -81,7 +81,7 @@ struct TrainOptions {
   std::optional<double> gradient_clip_value{};
 
   /// Largest 2-norm of all gradients together, applied once per update, after the value clip; must
-  /// be positive. Infinity measures the norm (`Trainer::gradient_norm`) without clipping.
+  /// be positive. Infinity measures the norm (`Run::gradient_norm`) without clipping.
   std::optional<double> gradient_clip_norm{};
 
   /// Creates the scheduler of the run. If it is empty, the learning rate stays constant.

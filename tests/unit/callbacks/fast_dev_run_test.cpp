@@ -165,7 +165,7 @@ TEST(FastDevRunTest, TheRunHasTheScheduleOfTheWholeRun) {
   TrainOptions options = many_epochs();  // 500 updates
   options.create_scheduler_fn = cosine({.warmup_updates = 400, .warmup_start_lr = 0.02});
   EXPECT_EQ(toy.trainer.train(options).num_updates, 2);
-  EXPECT_EQ(toy.trainer.run_config().max_num_updates, 500);
+  EXPECT_EQ(toy.trainer.run().config().max_num_updates, 500);
   const double lr = get_param_group_field(*toy.optimizer, ParamGroupField::lr).front();
   EXPECT_DOUBLE_EQ(lr, 0.02 + 0.08 * 2 / 400);
 }

@@ -24,7 +24,7 @@ class CountBatches : public Callback {
  public:
   void on_train_step_start(Trainer&) override { ++count[0]; }
   void on_eval_step_start(Trainer& trainer) override {
-    ++count[trainer.is_intermediate_evaluation() ? 2 : 1];
+    ++count[trainer.run().is_intermediate_evaluation() ? 2 : 1];
   }
   Batches count{};
 };
@@ -80,7 +80,7 @@ TEST(LimitBatchesTest, TheRunConfigHasTheLimitedNumberOfEvaluationBatches) {
            {{.num_intermediate_eval_batches = 1, .are_eval_limits_total = true}, 3}}) {
     Limited run(options);
     run.train();
-    EXPECT_EQ(run.toy.trainer.run_config().num_eval_batches_per_epoch, expected);
+    EXPECT_EQ(run.toy.trainer.run().config().num_eval_batches_per_epoch, expected);
   }
 }
 
@@ -90,7 +90,7 @@ TEST(LimitBatchesTest, TheRunAndItsScheduleHaveTheLimitedLengths) {
   options.gradient_accumulation_steps = 2;
   options.create_scheduler_fn = cosine({.min_lr = 0.0});
   toy.trainer.train(options);
-  const RunConfig& config = toy.trainer.run_config();
+  const RunConfig& config = toy.trainer.run().config();
   EXPECT_EQ(config.num_train_batches_per_epoch, 3);
   EXPECT_EQ(config.num_eval_batches_per_epoch, 3);
   EXPECT_EQ(config.num_updates_per_epoch, 2);
@@ -106,7 +106,7 @@ TEST(LimitBatchesTest, ALimitAboveTheLoaderStillEndsTheLastWindow) {
   options.gradient_accumulation_steps = 2;
   EXPECT_EQ(run.train(options)[0], 5);
   EXPECT_EQ(run.toy.trainer.num_updates(), 3);
-  EXPECT_EQ(run.toy.trainer.run_config().num_updates_per_epoch, 3);
+  EXPECT_EQ(run.toy.trainer.run().config().num_updates_per_epoch, 3);
 }
 
 TEST(LimitBatchesTest, LimitsEvaluate) {
@@ -170,7 +170,7 @@ TEST(RepeatFirstEpochTest, TrainsAndEvaluatesOnTheFirstBatchesOfTheFirstEpoch) {
     EXPECT_TRUE(bit_equal(keep->trained[epoch], first)) << epoch;
     EXPECT_TRUE(bit_equal(keep->evaluated[epoch], first)) << epoch;
   }
-  EXPECT_EQ(toy.trainer.run_config().max_num_updates, 6);
+  EXPECT_EQ(toy.trainer.run().config().max_num_updates, 6);
 }
 
 TEST(RepeatFirstEpochTest, AModelOverfitsTheRepeatedBatches) {

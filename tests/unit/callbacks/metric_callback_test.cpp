@@ -135,7 +135,7 @@ TEST(MetricCallbackTest, IntermediateEvaluationsHaveSeparateValues) {
         {.on_train_update_end = [](Trainer& trainer) { trainer.evaluate_now({}); },
          .on_eval_epoch_end =
              [](Trainer& trainer) {
-               if (trainer.is_intermediate_evaluation()) return;
+               if (trainer.run().is_intermediate_evaluation()) return;
                trainer.evaluate_now({.metric_prefix = "again_"});
              }});
     evaluate_within->set_phase(phase);

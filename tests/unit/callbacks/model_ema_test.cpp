@@ -273,7 +273,7 @@ TEST(ModelEmaTest, AStopDuringItsEvaluationEndsTheRunCleanly) {
   Averaged run({.apply_at_end = true});
   run.toy.trainer.callback_handler().add(
       make<LambdaCallback>({.on_eval_epoch_start = [](Trainer& trainer) {
-        if (trainer.is_intermediate_evaluation()) trainer.request_stop();
+        if (trainer.run().is_intermediate_evaluation()) trainer.request_stop();
       }}));
   EXPECT_EQ(run.toy.trainer.train(three_updates_per_epoch(2)).reason, StopReason::stop_request);
   EXPECT_TRUE(bit_equal(run.toy.model->parameters(), run.keep->weights.back()));

@@ -41,7 +41,7 @@ std::shared_ptr<StepBasedEvaluation> every(int64_t num_updates) {
 TEST(StepBasedEvaluationTest, EvaluatesEveryNUpdatesOfTheRun) {
   std::vector<int64_t> updates;
   const auto keep_updates = make<LambdaCallback>({.on_eval_epoch_start = [&](Trainer& trainer) {
-    if (trainer.is_intermediate_evaluation()) updates.push_back(trainer.num_updates());
+    if (trainer.run().is_intermediate_evaluation()) updates.push_back(trainer.num_updates());
   }});
   Toy toy({keep_updates, every(3)});
   TrainOptions options = epochs(3);
@@ -114,13 +114,13 @@ TEST(StepBasedEvaluationTest, AnEvaluationWithinItDoesNotCountAsItsSets) {
     const auto within = make<LambdaCallback>(
         {.on_eval_step_start =
              [&](Trainer& trainer) {
-               const bool is_second = trainer.evaluation_set_name() == "second";
+               const bool is_second = trainer.run().evaluation_set_name() == "second";
                if (is_stopped && !is_nested && is_second) trainer.request_stop();
              },
          .on_eval_epoch_end =
              [&](Trainer& trainer) {
-               const bool is_first = trainer.evaluation_set_name().empty();
-               if (is_nested || !is_first || !trainer.is_intermediate_evaluation()) return;
+               const bool is_first = trainer.run().evaluation_set_name().empty();
+               if (is_nested || !is_first || !trainer.run().is_intermediate_evaluation()) return;
                is_nested = true;
                trainer.evaluate_now({.metric_prefix = "again_"});
                is_nested = false;

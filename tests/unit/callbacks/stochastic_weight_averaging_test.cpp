@@ -106,7 +106,7 @@ TEST(StochasticWeightAveragingTest, ARunThatResumesAfterItsEndEvaluatesTheAverag
   toy.trainer.save_training_state(folder / "ended");
   // A stop of another callback comes after the average is evaluated.
   Toy stopped({swa({}), make<LambdaCallback>({.on_eval_epoch_end = [](Trainer& trainer) {
-                 if (trainer.is_intermediate_evaluation()) throw StopTraining("late");
+                 if (trainer.run().is_intermediate_evaluation()) throw StopTraining("late");
                }})});
   stopped.trainer.train(three_updates_per_epoch(4));
   EXPECT_EQ(swa_losses(stopped), swa_losses(toy));
@@ -208,7 +208,7 @@ TEST(StochasticWeightAveragingTest, AnExceptionAtTheEndRestoresTheWeightsOfTheMo
   const auto keep = std::make_shared<KeepUpdates>();
   Toy toy({keep, swa({.start_after = 0}),
            make<LambdaCallback>({.on_eval_epoch_start = [](Trainer& trainer) {
-             if (trainer.is_intermediate_evaluation()) throw Error("no evaluation");
+             if (trainer.run().is_intermediate_evaluation()) throw Error("no evaluation");
            }})});
   EXPECT_ERROR(toy.trainer.train(three_updates_per_epoch(3)), "no evaluation");
   EXPECT_TRUE(bit_equal(toy.model->parameters(), keep->weights.back()));

@@ -61,7 +61,7 @@ TEST(TimeLimitTest, NeverLeavesAnAccumulatedUpdateHalfDone) {
   TrainOptions options = run_of(5);
   options.gradient_accumulation_steps = 2;
   EXPECT_EQ(run.trainer.train(options).num_updates, 1);
-  EXPECT_EQ(run.trainer.micro_step(), 2);
+  EXPECT_EQ(run.trainer.run().micro_step(), 2);
 }
 
 TEST(TimeLimitTest, EndsTheRunInAnEvaluationAfterTheBatch) {

@@ -53,8 +53,8 @@ TEST(ThousandRanksTest, ARankReadsItsShareOfEachUpdateAndOfTheEvaluation) {
   EXPECT_EQ(train, expected);
   expected.resize(10);  // an evaluation uses each sample once
   EXPECT_EQ(eval, expected);
-  EXPECT_EQ(trainer.run_config().num_processes, kNumRanks);
-  EXPECT_EQ(trainer.run_config().train_total_batch_size, 2 * kNumRanks);
+  EXPECT_EQ(trainer.run().config().num_processes, kNumRanks);
+  EXPECT_EQ(trainer.run().config().train_total_batch_size, 2 * kNumRanks);
 }
 
 }  // namespace

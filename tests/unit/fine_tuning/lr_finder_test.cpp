@@ -374,9 +374,9 @@ TEST(LrFinderTest, ThePreviousRunCanBeSavedAndResumedAfterEitherSearch) {
       find_learning_rate(toy.trainer, options, {.num_updates = 3});
     }
     EXPECT_EQ(toy.trainer.scheduler(), scheduler);
-    EXPECT_EQ(toy.trainer.result().num_updates, 8);
+    EXPECT_EQ(toy.trainer.run().result().num_updates, 8);
     EXPECT_EQ(toy.trainer.num_updates(), 8);
-    EXPECT_EQ(toy.trainer.run_config().train_per_device_batch_size, 4);
+    EXPECT_EQ(toy.trainer.run().config().train_per_device_batch_size, 4);
     toy.trainer.save_training_state(folder / "after");
     EXPECT_EQ(read_bytes(folder / "after" / kTrainingStateFile),
               read_bytes(folder / "before" / kTrainingStateFile));

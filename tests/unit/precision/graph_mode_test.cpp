@@ -126,7 +126,7 @@ TEST(GraphModeTest, ARecordingUsesAScaleThatIsLoadedLater_CUDA) {
 TEST(GraphModeTest, SkipsAnIncompleteLastBatchAndReportsIt) {
   GraphRun run("cpu", Precision::fp32);
   run.train(ExecutionMode::graph);
-  EXPECT_EQ(run.trainer.run_config().num_train_batches_per_epoch, 7);
+  EXPECT_EQ(run.trainer.run().config().num_train_batches_per_epoch, 7);
   EXPECT_EQ(run.trainer.lines.front(),
             "Graph mode: each epoch skips its last 3 samples, which do not fill a batch");
 }

@@ -96,7 +96,7 @@ std::vector<std::vector<double>> train(const Case& chosen) {
   if (chosen.unscales) options.gradient_clip_norm = std::numeric_limits<double>::infinity();
 
   const auto leave = [&](Trainer& at, bool is_in_update) {
-    if (at.micro_step() + (is_in_update ? -1 : 0) != chosen.exit_at) return;
+    if (at.run().micro_step() + (is_in_update ? -1 : 0) != chosen.exit_at) return;
     const Exit exit = chosen.exit;
     if (is_in_update == (exit == Exit::exception_in_update || exit == Exit::stop_in_update)) {
       // Like a callback that reads the gradients before another one ends the run.
@@ -114,7 +114,7 @@ std::vector<std::vector<double>> train(const Case& chosen) {
   functions.on_gradients_ready = [&](Trainer& at) { leave(at, true); };
   functions.on_train_update_end = [&](Trainer& at) {
     record();
-    if (chosen.exit == Exit::request && at.micro_step() - 1 == chosen.exit_at) at.request_stop();
+    if (chosen.exit == Exit::request && at.run().micro_step() - 1 == chosen.exit_at) at.request_stop();
   };
   auto first = options;
   first.callbacks = {make<LambdaCallback>(functions)};

@@ -129,7 +129,7 @@ TEST(TrainerPrecisionTest, ComputesLossesInAutocastAndBackwardOutside) {
     EXPECT_TRUE(run.trainer.eval_was_on);
     EXPECT_FALSE(run.trainer.backward_was_on);
     EXPECT_EQ(run.trainer.dtype, precision == Precision::bf16 ? at::kBFloat16 : at::kHalf);
-    EXPECT_EQ(run.trainer.run_config().precision, precision);
+    EXPECT_EQ(run.trainer.run().config().precision, precision);
     for (const auto& parameter : run.model->parameters()) {
       EXPECT_EQ(parameter.scalar_type(), at::kFloat);
       EXPECT_FALSE(parameter.grad().defined());
@@ -236,7 +236,7 @@ TEST(ChannelsLastTest, KeepsFiltersAndBatchesChannelsLastAndTheLossesClose) {
   const auto losses = [](bool channels_last) {
     ConvolutionRun<torch::optim::AdamW> run(channels_last);
     run.train(3);
-    const auto batch = run.trainer.train_dataloader()->iterate(1)->next();
+    const auto batch = run.trainer.run().train_dataloader()->iterate(1)->next();
     for (const auto& images : {run.model->parameters()[0], batch->input()}) {
       EXPECT_EQ(images.is_contiguous(at::MemoryFormat::ChannelsLast), channels_last);
     }

@@ -87,9 +87,9 @@ TEST(EvaluateNowTest, DoesNotChangeTheEnclosingEvaluation) {
   Toy toy({make<LambdaCallback>(
       {.on_eval_step_end = [&](Trainer& trainer, const Batch&, const StepOutput&) {
         names.push_back(trainer.metric_name("accuracy"));
-        if (trainer.is_intermediate_evaluation()) return;
+        if (trainer.run().is_intermediate_evaluation()) return;
         trainer.evaluate_now({.metric_prefix = "again_"});
-        EXPECT_FALSE(trainer.is_intermediate_evaluation());
+        EXPECT_FALSE(trainer.run().is_intermediate_evaluation());
       }})});
   toy.train({.more_eval_datasets = {{"small", toy_data(3)}}});
   EXPECT_EQ(names, (std::vector<std::string>{"small_eval_accuracy", "again_small_eval_accuracy"}));

@@ -78,7 +78,7 @@ class Trail : public Callback {
   }
   void on_train_epoch_end(Trainer&) override { count_ += 1; }
   void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
-    if (trainer.is_intermediate_evaluation()) return;
+    if (trainer.run().is_intermediate_evaluation()) return;
     count_ += 1;
     rank_count_ += 1;
   }

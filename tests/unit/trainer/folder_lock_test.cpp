@@ -131,7 +131,7 @@ TEST(FolderLockTest, ARefusedRunDoesNotChangeTheFilesOfTheFirstRun) {
     Toy second(callbacks(stop_at(1000)));
     const auto options = resumed_from(folder / "states" / "latest", epochs_of_two_updates(3));
     EXPECT_ERROR(second.train(options), "in use by another run");
-    EXPECT_TRUE(second.trainer.resumed_from().empty());
+    EXPECT_TRUE(second.trainer.run().resumed_from().empty());
     EXPECT_TRUE(all_bytes_in(folder.path()) == before);
     was_refused = true;
   })));

@@ -27,7 +27,7 @@ TEST(GivenDataloaderTest, TrainsBitIdenticallyToTheDataset) {
     options.num_epochs = 2;
     options.per_device_batch_size = 4;
     toy.train(options);
-    EXPECT_EQ(toy.trainer.run_config().train_per_device_batch_size, 4);
+    EXPECT_EQ(toy.trainer.run().config().train_per_device_batch_size, 4);
     EXPECT_EQ(toy.values("eval_loss_epoch").size(), 2U);
     return std::pair{losses->losses, toy.values("eval_loss_epoch")};
   };

@@ -23,8 +23,8 @@ TEST(LoaderOptionsTest, OptionsOfTheCallOverrideTheDefaults) {
              .train_dataloader_options = {.drop_last = true},
              .eval_dataloader_options = {.batch_size = 2}});
   EXPECT_EQ(toy.trainer.num_updates(), 2);
-  EXPECT_EQ(toy.trainer.run_config().eval_per_device_batch_size, 2);
-  EXPECT_EQ(toy.trainer.run_config().num_eval_batches_per_epoch, 3);
+  EXPECT_EQ(toy.trainer.run().config().eval_per_device_batch_size, 2);
+  EXPECT_EQ(toy.trainer.run().config().num_eval_batches_per_epoch, 3);
 }
 
 /// A Trainer with other default options for its loaders.
@@ -46,7 +46,7 @@ TEST(LoaderOptionsTest, ASubclassCanSetTheDefaults) {
   TrainOptions options{
       .train_dataset = toy_data(9), .eval_dataset = toy_data(6), .per_device_batch_size = 4};
   EXPECT_EQ(toy.train(options).num_updates, 2);
-  EXPECT_EQ(toy.trainer.run_config().num_eval_batches_per_epoch, 3);
+  EXPECT_EQ(toy.trainer.run().config().num_eval_batches_per_epoch, 3);
   options.train_dataloader_options.drop_last = false;
   EXPECT_EQ(toy.train(options).num_updates, 3);
 }
@@ -117,7 +117,7 @@ TEST(ReplacedLoaderTest, TheRunTakesItsLengthFromTheNewTrainingLoader) {
       .on_dataloaders_ready =
           [](Trainer& trainer) {
             trainer.set_train_dataloader(
-                std::make_shared<LimitedLoader>(trainer.train_dataloader(), 2));
+                std::make_shared<LimitedLoader>(trainer.run().train_dataloader(), 2));
             for (auto& set : trainer.evaluation_sets()) {
               set.loader = std::make_shared<LimitedLoader>(set.loader, 1);
             }
@@ -129,7 +129,7 @@ TEST(ReplacedLoaderTest, TheRunTakesItsLengthFromTheNewTrainingLoader) {
                                  .eval_dataset = toy_data(20),
                                  .per_device_batch_size = 4});
   EXPECT_EQ(result.num_updates, 6);
-  EXPECT_EQ(toy.trainer.run_config().num_updates_per_epoch, 2);
+  EXPECT_EQ(toy.trainer.run().config().num_updates_per_epoch, 2);
   EXPECT_EQ(num_eval_steps, 3);
 }
 
@@ -138,7 +138,7 @@ TEST(ReplacedLoaderTest, RefusesNullAndALoaderInTheMiddleOfARun) {
       {.on_dataloaders_ready = [](Trainer& trainer) { trainer.set_train_dataloader(nullptr); }})});
   EXPECT_ERROR(null.train(), "is null");
   Toy late({make<LambdaCallback>({.on_train_update_end = [](Trainer& trainer) {
-    trainer.set_train_dataloader(trainer.train_dataloader());
+    trainer.set_train_dataloader(trainer.run().train_dataloader());
   }})});
   EXPECT_ERROR(late.train(), "on_dataloaders_ready");
 }

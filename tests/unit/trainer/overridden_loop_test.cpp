@@ -49,8 +49,8 @@ class SkipsBatches : public QuietTrainer {
  protected:
   void train_step(const Batch& batch) override {
     const bool has_gradient = model().parameters().front().grad().defined();
-    if (has_gradient && micro_step() % 2 == 0) ++num_leftovers;
-    if (micro_step() % 4 != 1) QuietTrainer::train_step(batch);
+    if (has_gradient && run().micro_step() % 2 == 0) ++num_leftovers;
+    if (run().micro_step() % 4 != 1) QuietTrainer::train_step(batch);
   }
 };
 
@@ -106,7 +106,7 @@ class OnlyTrains : public QuietTrainer {
  protected:
   void run_training() override {
     while (begin_epoch()) {
-      run_train_epoch(*train_dataloader());
+      run_train_epoch(*run().train_dataloader());
       scheduler_epoch_end();
       end_epoch();
     }
@@ -124,7 +124,7 @@ TEST(OverriddenLoopTest, ACustomRunIsCountedLikeTheDefaultOne) {
   EXPECT_EQ(result.num_epochs, 3);
   EXPECT_TRUE(bit_equal(own.model->parameters(), plain.model->parameters()));
   EXPECT_TRUE(own.values("eval_loss_epoch").empty());
-  EXPECT_TRUE(own.trainer.is_last_epoch());
+  EXPECT_TRUE(own.trainer.run().is_last_epoch());
 }
 
 TEST(OverriddenLoopTest, ACustomEvaluationRecordsItsOwnMetric) {
@@ -153,7 +153,7 @@ TEST(OverriddenLoopTest, ARunThatLeavesItsEpochOpenLeavesNoStateForTheNextRun) {
    protected:
     void run_training() override {
       begin_epoch();
-      run_train_epoch(*train_dataloader());
+      run_train_epoch(*run().train_dataloader());
     }
   };
   const TemporaryFolder folder;
@@ -174,7 +174,7 @@ TEST(OverriddenLoopTest, AnEpochThatIsNotEndedIsAnError) {
 
    protected:
     void run_training() override {
-      while (begin_epoch()) run_train_epoch(*train_dataloader());
+      while (begin_epoch()) run_train_epoch(*run().train_dataloader());
     }
   };
   EXPECT_ERROR(ToyOf<EndsNoEpoch>().train({.num_epochs = 2}),

@@ -94,7 +94,7 @@ class Disturb : public Callback {
   void look(Trainer& trainer, int64_t num_batches) const {
     if (!case_.looks) return;
     const auto batches =
-        trainer.train_dataloader()->peek(trainer.run_history().current_epoch(), num_batches);
+        trainer.run().train_dataloader()->peek(trainer.run_history().current_epoch(), num_batches);
     while (num_batches-- > 0 && batches->next()) {
     }
   }
@@ -117,8 +117,8 @@ class Disturb : public Callback {
 class KeepBegin : public Callback {
  public:
   void on_training_run_start(Trainer& trainer) override {
-    const int64_t per_epoch = trainer.run_config().num_train_batches_per_epoch;
-    begin = (trainer.run_history().current_epoch() - 1) * per_epoch + trainer.micro_step();
+    const int64_t per_epoch = trainer.run().config().num_train_batches_per_epoch;
+    begin = (trainer.run_history().current_epoch() - 1) * per_epoch + trainer.run().micro_step();
   }
   int64_t begin = 0;
 };

@@ -27,7 +27,7 @@ TEST(RegisteredOptimizersTest, AnUpdateEqualsThatOfAHandWrittenLoop) {
   torch::optim::Optimizer& critics = *by_hand.trainer->optimizer("critic");
   const auto loader =
       make_data_loader(options.train_dataset, {.batch_size = 4, .shuffle = true, .seed = 5});
-  const RunConfig& config = players.trainer->run_config();
+  const RunConfig& config = players.trainer->run().config();
   const auto schedule = critic_schedule()(critics, config);
   schedule->start();
   accelerator.set_gradient_accumulation_steps(2);
@@ -113,7 +113,7 @@ TEST(RegisteredOptimizersTest, ATrainStepCanStepOtherOptimizersFirst) {
   const TrainOptions options = updates_of_players(4);
   const auto loader =
       make_data_loader(options.train_dataset, {.batch_size = 4, .shuffle = true, .seed = 5});
-  const auto schedule = critic_schedule()(critics, players.trainer->run_config());
+  const auto schedule = critic_schedule()(critics, players.trainer->run().config());
   schedule->start();
   for (const Batch& batch : loader->batches(1)) {
     accelerator.backward(by_hand.trainer->loss_of(batch).extras.get_tensor("critic"));

@@ -65,7 +65,7 @@ TEST(RunEndedEarlyTest, AStopInAnEvaluationSavesTheTrainedWeightsNotTheAverages)
                  [&](Trainer& trainer) { trained = copies_of(trainer.model().parameters()); },
              .on_eval_step_end =
                  [](Trainer& trainer, const Batch&, const StepOutput&) {
-                   if (trainer.num_updates() == 4 && !trainer.is_intermediate_evaluation()) {
+                   if (trainer.num_updates() == 4 && !trainer.run().is_intermediate_evaluation()) {
                      throw StopTraining(StopReason::early_stop, "enough");
                    }
                  }}),
@@ -101,12 +101,12 @@ TEST(RunEndedEarlyTest, AnEvaluationRestoresThePreviousRun) {
       make<LambdaCallback>({.on_evaluation_run_start = [&](Trainer& trainer) {
         could_be_saved = trainer.can_save_training_state();
         EXPECT_EQ(trainer.num_updates(), 0);
-        EXPECT_TRUE(trainer.resumed_from().empty());
+        EXPECT_TRUE(trainer.run().resumed_from().empty());
         EXPECT_TRUE(trainer.run_history().get_metric_names().empty());
       }}));
   EXPECT_EQ(toy.trainer.evaluate({.dataset = toy_data(6)}).size(), 1U);
   EXPECT_FALSE(could_be_saved) << "there is no training run to resume";
-  EXPECT_EQ(toy.trainer.resumed_from(), folder / "first");
+  EXPECT_EQ(toy.trainer.run().resumed_from(), folder / "first");
   toy.trainer.callback_handler().remove_if(
       [](const Callback& callback) { return dynamic_cast<const LambdaCallback*>(&callback); });
   toy.trainer.save_training_state(folder / "after");

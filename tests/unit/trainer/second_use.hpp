@@ -148,7 +148,7 @@ inline const std::vector<Use>& uses() {
          return outcome_of_training(
              program, options_with(program, {.on_train_step_end = [](Trainer& trainer, const Batch&,
                                                                      const StepOutput&) {
-                                     if (trainer.micro_step() == 3)
+                                     if (trainer.run().micro_step() == 3)
                                        throw std::runtime_error("left");
                                    }}));
        }},
@@ -178,7 +178,7 @@ inline const std::vector<Use>& uses() {
        [](Program& program) {
          LambdaCallbackFunctions functions;
          functions.on_eval_step_start = [](Trainer& trainer) {
-           if (trainer.is_intermediate_evaluation()) throw std::runtime_error("left");
+           if (trainer.run().is_intermediate_evaluation()) throw std::runtime_error("left");
          };
          functions.on_train_update_end = [](Trainer& trainer) {
            if (trainer.num_updates() != 2) return;

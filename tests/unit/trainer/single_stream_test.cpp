@@ -137,9 +137,9 @@ TEST_F(SingleStreamTest, ALookAtABatchWithinTheEpochTakesNoneFromTheTraining) {
   for (const int64_t num_workers : {0, 2}) {
     const StreamCase stream{.num_workers = num_workers};
     const auto look = make<LambdaCallback>({.on_train_update_end = [](Trainer& trainer) {
-      DataLoader& loader = *trainer.train_dataloader();
+      DataLoader& loader = *trainer.run().train_dataloader();
       const int64_t epoch = trainer.run_history().current_epoch();
-      const bool is_within = trainer.micro_step() < loader.size();
+      const bool is_within = trainer.run().micro_step() < loader.size();
       (is_within ? loader.iterate(epoch) : loader.peek(epoch, 1))->next();
     }});
     const auto run = [&](CallbackList callbacks, std::optional<std::filesystem::path> state) {

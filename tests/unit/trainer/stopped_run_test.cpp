@@ -92,7 +92,7 @@ TEST(StoppedRunTest, OnlyAStopRequestOfTheUserInterruptsAnEvaluation) {
 TEST(StoppedRunTest, AStopRequestAfterEarlyStoppingInterruptsAnEvaluationToo) {
   Toy toy({make<LambdaCallback>({.on_eval_step_end =
                                      [](Trainer& trainer, const Batch&, const StepOutput&) {
-                                       if (trainer.is_intermediate_evaluation())
+                                       if (trainer.run().is_intermediate_evaluation())
                                          trainer.request_stop();
                                      },
                                  .on_training_run_epoch_end =
@@ -146,7 +146,7 @@ TEST(StoppedRunTest, AnInterruptedEvaluationLeavesNoMetrics) {
           make<LambdaCallback>({.on_eval_step_end =
                                     [&](Trainer& trainer, const Batch&, const StepOutput&) {
                                       const bool is_second_set =
-                                          trainer.evaluation_set_name() == "more";
+                                          trainer.run().evaluation_set_name() == "more";
                                       if (stops && is_second_set && trainer.num_updates() == update)
                                         trainer.request_stop();
                                     }}),

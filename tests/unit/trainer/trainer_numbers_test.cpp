@@ -63,7 +63,7 @@ TEST(TrainerNumbersTest, LimitsTheGradientNormAndReportsTheNormBefore) {
                  .per_device_batch_size = 4,
                  .gradient_clip_norm = 0.01});
   EXPECT_EQ(num_steps, 2);
-  EXPECT_GT(trainer.gradient_norm().item<double>(), 0.01);
+  EXPECT_GT(trainer.run().gradient_norm().item<double>(), 0.01);
 }
 
 TEST(TrainerNumbersTest, TheAccumulatedGradientEqualsThatOfOneBigBatch) {
@@ -134,7 +134,7 @@ TEST(TrainerNumbersTest, TheNumberOfUpdatesReplacesTheNumberOfEpochs) {
                                    .gradient_accumulation_steps = steps});
     EXPECT_EQ(result.num_updates, 25);
     EXPECT_EQ(result.num_epochs, 3);
-    EXPECT_EQ(toy.trainer.run_config().num_epochs, 3);
+    EXPECT_EQ(toy.trainer.run().config().num_epochs, 3);
   }
 }
 

@@ -80,7 +80,7 @@ TEST(TrainerOptionsTest, UsesAGivenAcceleratorInsteadOfTheOptions) {
       {.callbacks = {}, .accelerator = {.device = "cuda:99"}, .shared_accelerator = accelerator});
   EXPECT_EQ(&trainer.accelerator(), accelerator.get());
   trainer.train({.train_dataset = toy_data(4), .num_epochs = 1});
-  EXPECT_EQ(trainer.run_config().precision, Precision::bf16);
+  EXPECT_EQ(trainer.run().config().precision, Precision::bf16);
 }
 
 TEST(TrainerOptionsTest, TwoTrainersMayShareAnAccelerator) {

@@ -114,7 +114,7 @@ TEST(TrainerSchedulerTest, ARunWithTheLargestNumberOfEpochsRunsUntilItIsStopped)
                        .per_device_batch_size = 2,
                        .create_scheduler_fn = step_decay({.step_size = 4})};
   EXPECT_EQ(toy.trainer.train(options).num_updates, 8);
-  EXPECT_EQ(toy.trainer.run_config().max_num_updates, kMost);
+  EXPECT_EQ(toy.trainer.run().config().max_num_updates, kMost);
   options.create_scheduler_fn = linear();
   EXPECT_ERROR(toy.trainer.train(options), "num_updates is 9.2");
 }
@@ -302,7 +302,7 @@ TEST(TrainerSchedulerTest, ATrainerWithAnOverrideOfCreateSchedulerRestoresBaseVa
    protected:
     std::unique_ptr<Scheduler> create_scheduler(const TrainOptions&) override {
       if (!is_scheduled) return nullptr;
-      return step_decay({.step_size = 1, .gamma = 0.5})(*optimizer(), run_config());
+      return step_decay({.step_size = 1, .gamma = 0.5})(*optimizer(), run().config());
     }
   };
   ToyOf<Own> toy;

@@ -83,11 +83,11 @@ TEST(TrainerTest, NeedsAnOptimizerAndALossFunction) {
 TEST(TrainerTest, ReportsWhetherTheNumberOfUpdatesEndedTheEpochEarly) {
   std::vector<bool> were_cut_short;
   Toy toy({make<LambdaCallback>({.on_training_run_epoch_end = [&](Trainer& trainer) {
-    were_cut_short.push_back(trainer.is_epoch_cut_short());
+    were_cut_short.push_back(trainer.run().is_epoch_cut_short());
   }})});
   toy.train({.per_device_batch_size = 2, .max_num_updates = 6});
   EXPECT_EQ(were_cut_short, (std::vector<bool>{false, true}));
-  EXPECT_TRUE(toy.trainer.is_epoch_cut_short());
+  EXPECT_TRUE(toy.trainer.run().is_epoch_cut_short());
   toy.train({.per_device_batch_size = 2, .max_num_updates = 4});
   EXPECT_EQ(were_cut_short, (std::vector<bool>{false, true, false}));
 }
@@ -123,14 +123,14 @@ TEST(TrainerTest, ASecondRunKeepsNeitherEvaluationDataNorSchedulerOfTheFirst) {
   toy.train();
   EXPECT_TRUE(toy.values("eval_loss_epoch").empty());
   EXPECT_EQ(toy.trainer.scheduler(), nullptr);
-  EXPECT_EQ(toy.trainer.eval_dataloader(), nullptr);
+  EXPECT_EQ(toy.trainer.run().eval_dataloader(), nullptr);
 }
 
 TEST(TrainerTest, EvaluatesEveryNEpochsAndAfterTheLast) {
   Toy toy;
   toy.train({.num_epochs = 5, .eval_dataset = toy_data(4), .evaluate_every_n_epochs = 2});
   EXPECT_EQ(toy.values("eval_loss_epoch").size(), 3U);
-  EXPECT_TRUE(toy.trainer.is_epoch_evaluated()) << "refers to the last epoch, even after the run";
+  EXPECT_TRUE(toy.trainer.run().is_epoch_evaluated()) << "refers to the last epoch, even after the run";
 }
 
 TEST(TrainerTest, StopRequestFromAnotherThreadEndsTheRun) {
@@ -172,7 +172,7 @@ TEST(TrainerTest, AStoppedEvaluationRecordsNoMetric) {
 TEST(TrainerTest, AThrownStopDropsTheGradientsOfItsWindow) {
   Toy toy({make<LambdaCallback>(
       {.on_train_step_end = [](Trainer& trainer, const Batch&, const StepOutput&) {
-        if (trainer.micro_step() == 1) throw StopTraining("now");
+        if (trainer.run().micro_step() == 1) throw StopTraining("now");
       }})});
   const auto before = copies_of(toy.model->parameters());
   toy.train({.per_device_batch_size = 2, .gradient_accumulation_steps = 4});
@@ -206,7 +206,7 @@ TEST(TrainerTest, RunConfigContainsTheResolvedValues) {
              .per_device_batch_size = 2,
              .gradient_accumulation_steps = 2,
              .gradient_clip_norm = 1.5});
-  const RunConfig& config = toy.trainer.run_config();
+  const RunConfig& config = toy.trainer.run().config();
   EXPECT_EQ(config.num_train_batches_per_epoch, 5);
   EXPECT_EQ(config.num_updates_per_epoch, 3);
   EXPECT_EQ(config.max_num_updates, 9);

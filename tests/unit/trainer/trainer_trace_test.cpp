@@ -202,7 +202,7 @@ TEST(GradientsReadyTest, FiresOncePerUpdateWithTheWholeGradientBeforeClipping) {
           },
       .on_train_update_end =
           [&](Trainer& trainer) {
-            EXPECT_NEAR(norms.back(), trainer.gradient_norm().item<double>(), 1e-6);
+            EXPECT_NEAR(norms.back(), trainer.run().gradient_norm().item<double>(), 1e-6);
           },
   })});
   toy.train({.train_dataset = toy_data(20),
