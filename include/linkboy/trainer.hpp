@@ -56,7 +56,8 @@ class RunSnapshot;
 /// | an epoch, or all of them | `run_train_epoch`, `run_eval_epoch`, `run_training` |
 /// | the modes of the modules | `train_epoch_start`, `eval_epoch_start` |
 /// | the data | `create_train_dataloader`, `create_eval_dataloader` |
-/// | the defaults of loaders | `default_train_dataloader_options`, `default_eval_dataloader_options` |
+/// | default options of loaders | `default_train_dataloader_options` |
+/// | those of evaluations | `default_eval_dataloader_options` |
 /// | the way to the device | `prepare_model_optimizer_and_dataloaders` |
 /// | the length of a run | `create_run_config` |
 /// | what surrounds a run | `training_run_start`, `training_run_epoch_end`, `training_run_end` |
@@ -383,8 +384,8 @@ class LINKBOY_API Trainer {
   /// The run in progress, or the last training run.
   const Run& run() const;
   /// Number of updates so far in this run. In fp16 on CUDA, the host finds out late whether an
-  /// update was skipped, and steps the scheduler only then. This method, `scheduler` and `optimizer`
-  /// wait for that result; `Run::num_known_updates` does not.
+  /// update was skipped, and steps the scheduler only then. This method, `scheduler` and
+  /// `optimizer` wait for that result; `Run::num_known_updates` does not.
   int64_t num_updates();
   /// In `on_train_update_end`, whether the optimizer's step was skipped, so that the update does
   /// not count. Waits for the result.
@@ -425,8 +426,8 @@ class LINKBOY_API Trainer {
   const LossFunction& loss_func() const;
   /// The optimizer; null if none was passed. Waits like `num_updates`.
   const std::shared_ptr<torch::optim::Optimizer>& optimizer();
-  /// The scheduler of the current or last training run; may be null. The next one replaces it. Waits
-  /// like `num_updates`.
+  /// The scheduler of the current or last training run; may be null. The next one replaces it.
+  /// Waits like `num_updates`.
   Scheduler* scheduler();
   /// The metrics and the epoch count of the run. Each process has its own.
   /// @{

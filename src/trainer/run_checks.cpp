@@ -94,30 +94,6 @@ void check_no_parameter_twice(const torch::optim::Optimizer& optimizer) {
   }
 }
 
-/// A closure runs the passes of an accumulation window several times, and the optimizer compares
-/// the losses that it returns.
-void check_closure(const TrainOptions& options, const TrainedOptimizers& optimizers,
-                   const Accelerator& accelerator) {
-  constexpr const char* kWhy = " does not work with an optimizer that needs a closure (LBFGS): ";
-  LINKBOY_CHECK_OPTION(options.execution_mode == ExecutionMode::eager, "ExecutionMode::graph", kWhy,
-                       "it replays the passes of one window. Use ExecutionMode::eager.");
-  LINKBOY_CHECK_OPTION(!options.gradient_clip_norm && !options.gradient_clip_value,
-                       options.gradient_clip_norm ? "gradient_clip_norm" : "gradient_clip_value",
-                       kWhy,
-                       "its steps depend on how the loss and the true gradients change. Leave it "
-                       "out; line_search_fn(\"strong_wolfe\") of LBFGS limits its steps.");
-  LINKBOY_CHECK_OPTION(!options.weight_by_batch_size, "weight_by_batch_size", kWhy,
-                       "it weights the gradients of an update once. Leave it out.");
-  LINKBOY_CHECK_OPTION(optimizers.registered().empty(), "register_optimizer", kWhy,
-                       "it would add to the gradients of the other optimizers. Use another one.");
-  LINKBOY_CHECK_OPTION(accelerator.precision() != Precision::fp16, "Precision::fp16", kWhy,
-                       "a skipped step would already have moved the weights. Use fp32 or bf16.");
-  const DistributedOptions& distributed = accelerator.distributed_options();
-  LINKBOY_CHECK_OPTION(distributed.zero_stage == 0 && distributed.local_sgd_interval == 0,
-                       distributed.zero_stage != 0 ? "zero_stage" : "local_sgd_interval", kWhy,
-                       "it needs all gradients, averaged over the processes. Leave it out.");
-}
-
 void check_trained_parameters(const TrainedModules& modules,
                               const torch::optim::Optimizer& optimizer) {
   const auto known = modules.parameter_identities();
@@ -206,8 +182,7 @@ void check_accelerator_options(const Accelerator& accelerator, const TrainOption
 }
 
 void check_run(const TrainOptions& options, const TrainedModules& modules,
-               const TrainedOptimizers& optimizers, const Accelerator& accelerator,
-               bool needs_closure) {
+               const TrainedOptimizers& optimizers) {
   check_train_options(options, optimizers.own().get().get());
   check_trained_parameters(modules, *optimizers.own());
   for (const auto& each : optimizers.registered()) {
@@ -218,7 +193,28 @@ void check_run(const TrainOptions& options, const TrainedModules& modules,
       !options.weight_by_batch_size || optimizers.registered().empty(),
       "weight_by_batch_size works with one optimizer, but register_optimizer has added \"",
       optimizers.registered().front().name, "\". Leave it out, and weight the losses yourself.");
-  if (needs_closure) check_closure(options, optimizers, accelerator);
+}
+
+void check_closure(const TrainOptions& options, const TrainedOptimizers& optimizers,
+                   const Accelerator& accelerator) {
+  constexpr const char* kWhy = " does not work with an optimizer that needs a closure (LBFGS): ";
+  LINKBOY_CHECK_OPTION(options.execution_mode == ExecutionMode::eager, "ExecutionMode::graph", kWhy,
+                       "it replays the passes of one window. Use ExecutionMode::eager.");
+  LINKBOY_CHECK_OPTION(!options.gradient_clip_norm && !options.gradient_clip_value,
+                       options.gradient_clip_norm ? "gradient_clip_norm" : "gradient_clip_value",
+                       kWhy,
+                       "its steps depend on how the loss and the true gradients change. Leave it "
+                       "out; line_search_fn(\"strong_wolfe\") of LBFGS limits its steps.");
+  LINKBOY_CHECK_OPTION(!options.weight_by_batch_size, "weight_by_batch_size", kWhy,
+                       "it weights the gradients of an update once. Leave it out.");
+  LINKBOY_CHECK_OPTION(optimizers.registered().empty(), "register_optimizer", kWhy,
+                       "it would add to the gradients of the other optimizers. Use another one.");
+  LINKBOY_CHECK_OPTION(accelerator.precision() != Precision::fp16, "Precision::fp16", kWhy,
+                       "a skipped step would already have moved the weights. Use fp32 or bf16.");
+  const DistributedOptions& distributed = accelerator.distributed_options();
+  LINKBOY_CHECK_OPTION(distributed.zero_stage == 0 && distributed.local_sgd_interval == 0,
+                       distributed.zero_stage != 0 ? "zero_stage" : "local_sgd_interval", kWhy,
+                       "it needs all gradients, averaged over the processes. Leave it out.");
 }
 
 void check_trainable_parameters(const TrainedOptimizers& optimizers) {

@@ -24,8 +24,12 @@ void check_accelerator_options(const Accelerator& accelerator, const TrainOption
 /// Checks everything that is known before a run begins.
 /// @throws OptionError as above; Error if the optimizer does not train the modules.
 void check_run(const TrainOptions& options, const TrainedModules& modules,
-               const TrainedOptimizers& optimizers, const Accelerator& accelerator,
-               bool needs_closure);
+               const TrainedOptimizers& optimizers);
+/// A closure runs the passes of an accumulation window several times, and the optimizer compares
+/// the losses that it returns.
+/// @throws OptionError if an option does not work with an optimizer that needs a closure.
+void check_closure(const TrainOptions& options, const TrainedOptimizers& optimizers,
+                   const Accelerator& accelerator);
 
 /// If ranks made different numbers of steps or collective calls, they would wait for each other
 /// forever. Therefore this check comes before the first call that depends on any of these values.

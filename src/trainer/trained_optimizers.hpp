@@ -33,7 +33,8 @@ class TrainedOptimizers {
   std::vector<Registered>& registered() { return registered_; }
   const std::vector<Registered>& registered() const { return registered_; }
 
-  /// @throws Error if the name is empty or taken, or the optimizer is null; OptionError for an LBFGS.
+  /// @throws Error if the name is empty or taken, or the optimizer is null; OptionError for an
+  ///         LBFGS.
   void add(std::string name, std::shared_ptr<torch::optim::Optimizer> optimizer,
            CreateSchedulerFn create_scheduler_fn);
   std::vector<std::string> names() const;
@@ -49,7 +50,7 @@ class TrainedOptimizers {
   std::vector<at::Tensor> parameters() const;
 
   void zero_gradients() const;
-  /// Uses the outcome of a registered optimizer's last step; if the step counts, steps its schedule.
+  /// Uses the outcome of a registered optimizer's last step. If it counts, steps the schedule.
   static void finish_step(Registered& registered, Accelerator& accelerator);
 
   // ---- In checkpoints --------------------------------------------------------------------------

@@ -18,7 +18,8 @@
 namespace linkboy {
 
 TrainResult Trainer::train(const TrainOptions& options) {
-  check_run(options, impl_->modules_, impl_->optimizers_, accelerator(), needs_closure());
+  check_run(options, impl_->modules_, impl_->optimizers_);
+  if (needs_closure()) check_closure(options, impl_->optimizers_, accelerator());
   impl_->run_with_callbacks(options.callbacks, [&] {
     Implementation::RunSetUp(*impl_).set_up_training(options);
     impl_->run_until_stop([&] {
@@ -129,8 +130,8 @@ void Trainer::end_epoch() {
 void Trainer::train_epoch_start() { impl_->modules_.model().train(); }
 
 std::unique_ptr<BatchIterator> Trainer::Implementation::begin_batches(DataLoader& loader) {
-  check_trainable_parameters(
-      optimizers_);  // only now, because callbacks unfreeze layers as an epoch starts
+  // Only now, because callbacks unfreeze layers as an epoch starts.
+  check_trainable_parameters(optimizers_);
   if (run_->executor) run_->executor->begin_epoch();
   run_->progress.begin_micro_steps(loader.size());
   return checked(loader.iterate(run_history_->current_epoch(), run_->progress.micro_step()));

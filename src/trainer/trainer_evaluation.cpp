@@ -19,8 +19,8 @@
 
 namespace linkboy {
 
-/// An evaluation, which may be inside of another one. The outer one is back when it ends, also after
-/// an exception.
+/// An evaluation, which may be inside of another one. The outer one is back when it ends, also
+/// after an exception.
 class Trainer::Implementation::EvaluationScope {
  public:
   explicit EvaluationScope(Implementation& trainer)

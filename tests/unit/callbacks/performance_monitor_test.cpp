@@ -111,7 +111,8 @@ TEST(PerformanceMonitorTest, EvaluationBetweenTwoUpdatesDoesNotCount) {
 TEST(PerformanceMonitorTest, AnEvaluationWithinAnEvaluationIsExcluded) {
   // Evaluates again at the end of each evaluation, before PerformanceMonitor's event.
   auto evaluate_again = make<LambdaCallback>({.on_eval_epoch_end = [](Trainer& trainer) {
-    if (!trainer.run().is_intermediate_evaluation()) trainer.evaluate_now({.metric_prefix = "again_"});
+    if (!trainer.run().is_intermediate_evaluation())
+      trainer.evaluate_now({.metric_prefix = "again_"});
   }});
   MonitoredRun run({evaluate_again});
   run.train();

@@ -114,7 +114,8 @@ std::vector<std::vector<double>> train(const Case& chosen) {
   functions.on_gradients_ready = [&](Trainer& at) { leave(at, true); };
   functions.on_train_update_end = [&](Trainer& at) {
     record();
-    if (chosen.exit == Exit::request && at.run().micro_step() - 1 == chosen.exit_at) at.request_stop();
+    if (chosen.exit == Exit::request && at.run().micro_step() - 1 == chosen.exit_at)
+      at.request_stop();
   };
   auto first = options;
   first.callbacks = {make<LambdaCallback>(functions)};

@@ -84,6 +84,7 @@ class ForeignTrainer : public QuietTrainer {
   FOREIGN_OVERRIDE(void, run_eval_epoch, (DataLoader & loader, std::string_view metric),
                    (loader, metric), )
   FOREIGN_OVERRIDE(void, eval_epoch_start, (), (), )
+  FOREIGN_OVERRIDE(void, eval_step, (const Batch& batch), (batch), )
   FOREIGN_OVERRIDE(StepOutput, calculate_eval_batch_loss, (const Batch& batch), (batch), )
   FOREIGN_OVERRIDE(c10::IValue, predict_step, (const Batch& batch), (batch), )
   FOREIGN_OVERRIDE(void, eval_epoch_end, (), (), )
@@ -132,6 +133,7 @@ constexpr const char* kMethods[] = {"print",
                                     "evaluation_run_start",
                                     "run_eval_epoch",
                                     "eval_epoch_start",
+                                    "eval_step",
                                     "calculate_eval_batch_loss",
                                     "predict_step",
                                     "eval_epoch_end",
@@ -231,6 +233,7 @@ const std::map<std::string, std::string>& effects() {
       {"scheduler_step repeat", "finished 8 2 "},
       {"run_eval_epoch skip", "finished 8 2 "},
       {"run_eval_epoch repeat", "finished 8 2 "},
+      {"eval_step skip", "finished 8 2 "},
       {"calculate_eval_batch_loss skip", "train throws calculate_eval_batch_loss returned no loss"},
       {"predict_step skip", "predict throws predict_step returned a None"},
   };
@@ -269,7 +272,7 @@ TEST(ForeignOverridesTest, ABrokenRunIsAnErrorAndTheNextRunIsRight) {
   }
 }
 
-TEST(ForeignOverridesTest, AllVirtualMethodsAreTried) {
+TEST(ForeignOverridesTest, AllVirtualMethodsAreTriedAndInTheTableOfTheClass) {
   const auto root = std::filesystem::path(__FILE__).parent_path() / "../../..";
   const std::string header = read_bytes(root / "include/linkboy/trainer.hpp");
   const std::regex pattern("\n  virtual [^;{(]*[ &*](\\w+)\\(");
@@ -279,6 +282,17 @@ TEST(ForeignOverridesTest, AllVirtualMethodsAreTried) {
     declared.insert(found->str(1));
   }
   EXPECT_EQ(declared, std::set<std::string>(std::begin(kMethods), std::end(kMethods)));
+
+  std::set<std::string> in_table;
+  const std::regex row("\n/// \\| [^`\n]* \\| (`[^\n]*`) \\|");
+  const std::regex name("`(\\w+)`");
+  for (std::sregex_iterator found(header.begin(), header.end(), row), end; found != end; ++found) {
+    const std::string names = found->str(1);
+    for (std::sregex_iterator each(names.begin(), names.end(), name); each != end; ++each) {
+      EXPECT_TRUE(in_table.insert(each->str(1)).second) << each->str(1);
+    }
+  }
+  EXPECT_EQ(in_table, declared);
 }
 
 /// Keeps all batches and outputs, and returns evaluation results in memory that it uses again.

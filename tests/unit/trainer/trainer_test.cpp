@@ -130,7 +130,8 @@ TEST(TrainerTest, EvaluatesEveryNEpochsAndAfterTheLast) {
   Toy toy;
   toy.train({.num_epochs = 5, .eval_dataset = toy_data(4), .evaluate_every_n_epochs = 2});
   EXPECT_EQ(toy.values("eval_loss_epoch").size(), 3U);
-  EXPECT_TRUE(toy.trainer.run().is_epoch_evaluated()) << "refers to the last epoch, even after the run";
+  EXPECT_TRUE(toy.trainer.run().is_epoch_evaluated())
+      << "refers to the last epoch, even after the run";
 }
 
 TEST(TrainerTest, StopRequestFromAnotherThreadEndsTheRun) {
