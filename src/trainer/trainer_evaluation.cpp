@@ -61,8 +61,8 @@ class Trainer::Implementation::EvaluationScope {
 Metrics Trainer::evaluate(const EvaluateOptions& options) {
   check_evaluate_options(options);
   Metrics metrics;
+  const Implementation::RunScope back_to_training_run(*impl_);
   impl_->run_with_callbacks(options.callbacks, [&] {
-    const Implementation::RunScope back_to_training_run(*impl_);
     auto history = std::make_shared<InMemoryRunHistory>();
     history->set_metric_name_prefix(run_history().metric_name_prefix());
     const auto metrics_of_training = std::exchange(impl_->run_history_, history);

@@ -257,20 +257,19 @@ void Trainer::Implementation::Predictor::run(c10::function_ref<void()> predict) 
     trainer.fire<Event::prediction_run_end>();
     return;
   }
-  std::optional<StopTraining> stopped;
+  const RunScope back_to_training_run(trainer_);
+  bool is_whole = false;
   trainer_.run_with_callbacks(options_.callbacks, [&] {
-    const RunScope back_to_training_run(trainer_);
     trainer_.stop_.attach(trainer_.accelerator_->shared_process_group());
-    bool is_whole = false;
     trainer_.run_until_stop([&] {
       RunSetUp(trainer_).prepare_modules();  // within a run they are already prepared
       predict();
       is_whole = true;
     });
     trainer_.call_all([&](Callback& callback) { callback.on_prediction_run_end(trainer); });
-    if (!is_whole) stopped.emplace(trainer_.run_->result.reason, trainer_.run_->result.message);
   });
-  if (stopped) throw StopTraining(*stopped);
+  const TrainResult& result = trainer_.run_->result;
+  if (!is_whole) throw StopTraining(result.reason, result.message);
 }
 
 void Trainer::predict(const EvaluateOptions& options, const PredictionSink& sink) {

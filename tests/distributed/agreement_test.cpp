@@ -262,15 +262,19 @@ TEST(AgreementTest, EvaluationsCanDifferBySeveralBatches) {
     SCOPED_TRACE(stop_at);
     int64_t num_rows = 0;
     const auto gather = make<LambdaCallback>(
-        {.on_eval_step_end = [&, num_steps = 0](Trainer& trainer, const Batch& batch,
-                                                const StepOutput&) mutable {
-          num_rows += trainer.accelerator().gather_for_metrics(batch.target()).size(0);
-          if (++num_steps == stop_at) throw StopTraining(StopReason::early_stop, "seen enough");
-        }});
+        {.on_eval_step_end =
+             [&, num_steps = 0](Trainer& trainer, const Batch& batch, const StepOutput&) mutable {
+               num_rows += trainer.accelerator().gather_for_metrics(batch.target()).size(0);
+               if (++num_steps == stop_at)
+                 throw StopTraining(StopReason::early_stop, "seen enough");
+             },
+         .on_run_exit =
+             [&](Trainer& trainer) {
+               EXPECT_EQ(trainer.run().result().reason == StopReason::early_stop, stop_at > 0);
+             }});
     RankToyOf<UnevenTrainer> toy(together(), {gather});
     const auto metrics =
         toy.trainer.evaluate({.dataset = toy_data(40), .per_device_batch_size = 4});
-    EXPECT_EQ(toy.trainer.run().result().reason == StopReason::early_stop, stop_at > 0);
     EXPECT_TRUE(metrics.contains("evaluation_loss"));
     EXPECT_EQ(num_rows, 4 * (2 * num_ranks() + (this_rank() == 0 ? 3 : 0)));
   }

@@ -65,10 +65,13 @@ struct OwnStep : QuietTrainer {
 
 TEST(StopTest, ARequestNearTheEndOfAnEvaluationIsRespected) {
   for (const int num_batches : {2, 3, 5, 9}) {
-    RankToy toy(together(), {act_once("eval_step_end", num_batches - 1, request)});
+    std::optional<StopReason> reason;
+    const auto note = make<LambdaCallback>(
+        {.on_run_exit = [&](Trainer& trainer) { reason = trainer.run().result().reason; }});
+    RankToy toy(together(), {act_once("eval_step_end", num_batches - 1, request), note});
     toy.trainer.evaluate(
         {.dataset = toy_data(num_batches * num_ranks() * 4), .per_device_batch_size = 4});
-    EXPECT_EQ(toy.trainer.run().result().reason, StopReason::stop_request) << num_batches;
+    EXPECT_EQ(reason, StopReason::stop_request) << num_batches;
   }
 }
 
@@ -118,14 +121,19 @@ TEST(StopTest, AllRanksStopTogetherAtEachEvent) {
 int64_t num_batches_evaluated(int64_t num_batches, int at, std::chrono::milliseconds each,
                               std::function<void(Trainer&)> act) {
   int64_t num_evaluated = 0;
-  const auto wait = make<LambdaCallback>({.on_eval_step_start = [&](Trainer&) {
-    ++num_evaluated;
-    std::this_thread::sleep_for(each);
-  }});
+  const auto wait =
+      make<LambdaCallback>({.on_eval_step_start =
+                                [&](Trainer&) {
+                                  ++num_evaluated;
+                                  std::this_thread::sleep_for(each);
+                                },
+                            .on_run_exit =
+                                [](Trainer& trainer) {
+                                  EXPECT_NE(trainer.run().result().reason, StopReason::finished);
+                                }});
   RankToy toy(together(), {wait, act_once("eval_step_end", at, std::move(act))});
   toy.trainer.evaluate(
       {.dataset = toy_data(num_batches * num_ranks()), .per_device_batch_size = 1});
-  EXPECT_NE(toy.trainer.run().result().reason, StopReason::finished);
   EXPECT_TRUE(same_on_all_ranks(toy.accelerator(), {torch::tensor(num_evaluated)}));
   return num_evaluated;
 }
