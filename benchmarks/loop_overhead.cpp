@@ -148,7 +148,8 @@ struct Row {
     CallbackList callbacks = {std::make_shared<Counting<I>>()...};
     const AcceleratorOptions options = {.device = "cpu"};
     trainers.push_back(std::make_unique<TimedTrainer>(
-        net, loss, optimizer, TrainerOptions{.callbacks = callbacks, .accelerator = options}));
+        net, loss, optimizer,
+        TrainerOptions{.callbacks = callbacks, .default_callbacks = {}, .accelerator = options}));
   }
   std::shared_ptr<Net> net;
   std::shared_ptr<OneBatch> data;

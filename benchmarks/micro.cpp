@@ -34,7 +34,7 @@ CallbackList make_callbacks(std::index_sequence<I...>) {
 /// Fires one event, which every callback handles.
 template <std::size_t num_callbacks>
 void dispatch(benchmark::State& state) {
-  Trainer trainer(torch::nn::Linear(1, 1), nullptr, nullptr, {.callbacks = {}});
+  Trainer trainer(torch::nn::Linear(1, 1), nullptr, nullptr, {.default_callbacks = {}});
   const CallbackHandler handler(make_callbacks(std::make_index_sequence<num_callbacks>()));
   for (auto _ : state) {
     handler.call(&Callback::on_train_step_start, trainer);

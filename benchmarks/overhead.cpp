@@ -109,7 +109,7 @@ class TrainerSide final : public Side {
       : Side(samples),
         dataset_(TensorDataset(samples.input, samples.target)),
         trainer_(net_, torch::nn::CrossEntropyLoss(), optimizer_,
-                 {.callbacks = std::move(callbacks)}) {}
+                 {.callbacks = std::move(callbacks), .default_callbacks = {}}) {}
 
   void run(int64_t num_steps) override {
     trainer_.train({.train_dataset = dataset_,

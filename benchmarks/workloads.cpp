@@ -137,7 +137,7 @@ class Training final : public Work {
         trainer_(model, torch::nn::CrossEntropyLoss(),
                  std::make_shared<torch::optim::AdamW>(model.parameters(),
                                                        torch::optim::AdamWOptions(1e-3)),
-                 {.callbacks = default_callbacks(more_callbacks)}) {}
+                 {.callbacks = more_callbacks}) {}
 
   void run() override {
     trainer_.train({.train_dataset = TensorDataset(samples_.input, samples_.target),

@@ -3,6 +3,7 @@
 #include "linkboy/callback.hpp"
 #include "linkboy/distributed/sync_batch_norm.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -21,5 +22,7 @@ class LINKBOY_API ConvertSyncBatchNorm : public Callback {
  private:
   SyncBatchNormHandle handle_;
 };
+/// Makes a ConvertSyncBatchNorm.
+inline constexpr Maker<ConvertSyncBatchNorm> convert_sync_batch_norm{};
 
 }  // namespace linkboy

@@ -5,12 +5,20 @@
 
 namespace linkboy {
 
-/// Returns MoveModulesToDevice, TerminateOnNaN, PrintProgress, ProgressBar and LogMetrics, followed
-/// by `more`. A Trainer uses these callbacks if its options do not list others.
-LINKBOY_API CallbackList default_callbacks(CallbackList more = {});
+class MetricCollection;
 
-/// Returns MoveModulesToDevice, followed by `more`. Without `more`, a run does not print or monitor
-/// anything, which saves time, and a NaN does not end the run.
-LINKBOY_API CallbackList low_overhead_callbacks(CallbackList more = {});
+/// Returns MoveModulesToDevice, TerminateOnNaN, PrintProgress, ProgressBar and LogMetrics.
+LINKBOY_API CallbackList default_callbacks();
+
+/// Returns MoveModulesToDevice. A run with only this callback does not print or monitor anything,
+/// which saves time, and a NaN does not end the run.
+LINKBOY_API CallbackList low_overhead_callbacks();
+
+namespace detail {
+
+/// Returns a MetricCallback, or an empty list without metrics.
+LINKBOY_API CallbackList callbacks_of(const MetricCollection& metrics);
+
+}  // namespace detail
 
 }  // namespace linkboy

@@ -7,6 +7,7 @@
 #include "linkboy/callback.hpp"
 #include "linkboy/callbacks/metric_monitor.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -73,5 +74,7 @@ class LINKBOY_API EarlyStopping : public Callback {
   int64_t counter_ = 0;
   std::optional<double> failure_;  // the diverged value that ended the run
 };
+/// Makes an EarlyStopping.
+inline constexpr Maker<EarlyStopping> early_stopping{};
 
 }  // namespace linkboy

@@ -13,6 +13,7 @@
 #include "linkboy/export.hpp"
 #include "linkboy/extend/async_scalar.hpp"
 #include "linkboy/extend/loss_average.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -103,5 +104,7 @@ class LINKBOY_API EventStorage : public Callback {
   bool is_state_loaded_ = false;
   LossAverage loss_;  // loss of the update in progress
 };
+/// Makes an EventStorage.
+inline constexpr Maker<EventStorage> event_storage{};
 
 }  // namespace linkboy

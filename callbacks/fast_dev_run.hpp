@@ -4,6 +4,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -30,5 +31,7 @@ class LINKBOY_API FastDevRun : public Callback {
  private:
   int64_t num_batches_;
 };
+/// Makes a FastDevRun.
+inline constexpr Maker<FastDevRun> fast_dev_run{};
 
 }  // namespace linkboy

@@ -8,6 +8,7 @@
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/fine_tuning/model_freezer.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -75,5 +76,7 @@ class LINKBOY_API FreezeLayers : public Callback {
   FreezeLayersOptions options_;
   std::vector<int64_t> applied_;  // the steps that were applied in this run or an earlier one
 };
+/// Makes a FreezeLayers.
+inline constexpr Maker<FreezeLayers> freeze_layers{};
 
 }  // namespace linkboy

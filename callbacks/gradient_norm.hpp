@@ -8,6 +8,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -67,5 +68,7 @@ class LINKBOY_API GradientNorm : public Callback {
   int64_t num_updates_ = 0;
   StateDict loaded_;  // the loaded state, until the parts are determined
 };
+/// Makes a GradientNorm.
+inline constexpr Maker<GradientNorm> gradient_norm{};
 
 }  // namespace linkboy

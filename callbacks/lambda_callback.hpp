@@ -6,6 +6,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -43,5 +44,7 @@ class LINKBOY_API LambdaCallback : public Callback {
  private:
   LambdaCallbackFunctions call_;
 };
+/// Makes a LambdaCallback.
+inline constexpr Maker<LambdaCallback> lambda_callback{};
 
 }  // namespace linkboy

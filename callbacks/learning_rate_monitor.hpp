@@ -6,6 +6,7 @@
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/scheduler.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -64,5 +65,7 @@ class LINKBOY_API LearningRateMonitor : public Callback {
   UpdateValues last_;
   std::vector<UpdateValues> series_;
 };
+/// Makes a LearningRateMonitor.
+inline constexpr Maker<LearningRateMonitor> learning_rate_monitor{};
 
 }  // namespace linkboy

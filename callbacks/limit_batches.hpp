@@ -5,6 +5,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -46,5 +47,7 @@ class LINKBOY_API LimitBatches : public Callback {
  private:
   LimitBatchesOptions options_;
 };
+/// Makes a LimitBatches.
+inline constexpr Maker<LimitBatches> limit_batches{};
 
 }  // namespace linkboy

@@ -5,6 +5,7 @@
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/extend/metric_cursor.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -49,5 +50,7 @@ class LINKBOY_API LogMetrics : public Callback {
   MetricCursor new_metrics_;
   bool is_over_ = false;
 };
+/// Makes a LogMetrics.
+inline constexpr Maker<LogMetrics> log_metrics{};
 
 }  // namespace linkboy

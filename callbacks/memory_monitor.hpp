@@ -2,6 +2,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -31,5 +32,7 @@ class LINKBOY_API MemoryMonitor : public Callback {
   static void start(Trainer& trainer);
   static void record(Trainer& trainer);
 };
+/// Makes a MemoryMonitor.
+inline constexpr Maker<MemoryMonitor> memory_monitor{};
 
 }  // namespace linkboy

@@ -11,6 +11,7 @@
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/metric_collection.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -100,5 +101,7 @@ class LINKBOY_API MetricCallback : public Callback {
   bool is_in_training_ = false;
   StateDict loaded_;
 };
+/// Makes a MetricCallback.
+inline constexpr Maker<MetricCallback> metric_callback{};
 
 }  // namespace linkboy

@@ -9,6 +9,7 @@
 #include "linkboy/callbacks/averaged_weights.hpp"
 #include "linkboy/callbacks/metric_monitor.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -109,5 +110,7 @@ class LINKBOY_API ModelEma : public AveragingCallback {
   std::optional<std::filesystem::path> saved_;  // the file of the best average, if any
   int64_t saved_epoch_ = 0;                     // the epoch of that file
 };
+/// Makes a ModelEma.
+inline constexpr Maker<ModelEma> model_ema{};
 
 }  // namespace linkboy

@@ -13,6 +13,7 @@
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/model.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -116,5 +117,7 @@ class LINKBOY_API ModelSummary : public Callback {
   ModelSummaryOptions options_;
   std::optional<ModelSummaryTable> table_;
 };
+/// Makes a ModelSummary.
+inline constexpr Maker<ModelSummary> model_summary{};
 
 }  // namespace linkboy

@@ -2,6 +2,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -16,5 +17,7 @@ class LINKBOY_API MoveModulesToDevice : public Callback {
  private:
   static void move(Trainer& trainer);
 };
+/// Makes a MoveModulesToDevice.
+inline constexpr Maker<MoveModulesToDevice> move_modules_to_device{};
 
 }  // namespace linkboy

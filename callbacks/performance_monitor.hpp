@@ -8,6 +8,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -170,5 +171,7 @@ class LINKBOY_API PerformanceMonitor : public Callback {
   std::vector<Evaluation> evaluations_;
   double evaluated_ = 0.0;  // seconds of all finished evaluations
 };
+/// Makes a PerformanceMonitor.
+inline constexpr Maker<PerformanceMonitor> performance_monitor{};
 
 }  // namespace linkboy

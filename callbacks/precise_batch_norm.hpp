@@ -7,6 +7,7 @@
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/model.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -58,5 +59,7 @@ class LINKBOY_API PreciseBatchNorm : public Callback {
  private:
   PreciseBatchNormOptions options_;
 };
+/// Makes a PreciseBatchNorm.
+inline constexpr Maker<PreciseBatchNorm> precise_batch_norm{};
 
 }  // namespace linkboy

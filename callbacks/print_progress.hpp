@@ -2,6 +2,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -16,5 +17,7 @@ class LINKBOY_API PrintProgress : public Callback {
   void on_evaluation_run_start(Trainer& trainer) override;
   void on_evaluation_run_end(Trainer& trainer) override;
 };
+/// Makes a PrintProgress.
+inline constexpr Maker<PrintProgress> print_progress{};
 
 }  // namespace linkboy

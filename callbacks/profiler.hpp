@@ -8,6 +8,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -134,5 +135,7 @@ class LINKBOY_API Profiler : public Callback {
   std::vector<std::filesystem::path> traces_;
   std::vector<OperatorTime> operators_;
 };
+/// Makes a Profiler.
+inline constexpr Maker<Profiler> profiler{};
 
 }  // namespace linkboy

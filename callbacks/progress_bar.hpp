@@ -12,6 +12,7 @@
 #include "linkboy/export.hpp"
 #include "linkboy/extend/async_scalar.hpp"
 #include "linkboy/extend/status_line.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -115,5 +116,7 @@ class LINKBOY_API ProgressBar : public Callback {
   std::unique_ptr<StatusLine> line_;  // only for Mode::bar
   bool has_color_ = false;
 };
+/// Makes a ProgressBar.
+inline constexpr Maker<ProgressBar> progress_bar{};
 
 }  // namespace linkboy

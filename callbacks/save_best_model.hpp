@@ -9,6 +9,7 @@
 #include "linkboy/callback.hpp"
 #include "linkboy/callbacks/metric_monitor.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -91,5 +92,7 @@ class LINKBOY_API SaveBestModel : public Callback {
   int64_t first_epoch_ = 0;     // the epoch in which this run begins
   std::optional<double> lost_;  // the best value of this run whose checkpoint could not be saved
 };
+/// Makes a SaveBestModel.
+inline constexpr Maker<SaveBestModel> save_best_model{};
 
 }  // namespace linkboy

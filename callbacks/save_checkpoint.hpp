@@ -9,6 +9,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
@@ -79,6 +80,8 @@ class LINKBOY_API SaveCheckpoint : public Callback {
   std::vector<std::string> saved_;
   int64_t run_start_ = 0;  // in nanoseconds since 1970
 };
+/// Makes a SaveCheckpoint.
+inline constexpr Maker<SaveCheckpoint> save_checkpoint{};
 
 /// Returns the path of the checkpoint that SaveCheckpoint wrote after `epoch`. If `epoch` is not
 /// set, returns that of the last epoch of the run that started last, even if the directory also has
@@ -136,5 +139,7 @@ class LINKBOY_API LoadCheckpoint : public Callback {
   bool has_loaded_ = false;
   bool has_trained_ = false;
 };
+/// Makes a LoadCheckpoint.
+inline constexpr Maker<LoadCheckpoint> load_checkpoint{};
 
 }  // namespace linkboy

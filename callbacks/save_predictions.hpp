@@ -9,6 +9,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/required.hpp"
 
 namespace linkboy {
@@ -86,5 +87,7 @@ class LINKBOY_API SavePredictions : public Callback {
   bool is_training_ = false;
   bool is_collecting_ = false;
 };
+/// Makes a SavePredictions.
+inline constexpr Maker<SavePredictions> save_predictions{};
 
 }  // namespace linkboy

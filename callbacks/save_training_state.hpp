@@ -12,6 +12,7 @@
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/run/placeholders.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -182,5 +183,7 @@ class LINKBOY_API SaveTrainingState : public Callback {
   bool was_stopped_ = false;
   int64_t num_failures_ = 0;
 };
+/// Makes a SaveTrainingState.
+inline constexpr Maker<SaveTrainingState> save_training_state{};
 
 }  // namespace linkboy

@@ -5,6 +5,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -52,5 +53,7 @@ class LINKBOY_API StepBasedEvaluation : public Callback {
   std::size_t num_sets_left_ = 0;  // in the evaluation in progress
   int64_t num_open_ = 0;           // evaluations of a set that have begun and not ended
 };
+/// Makes a StepBasedEvaluation.
+inline constexpr Maker<StepBasedEvaluation> step_based_evaluation{};
 
 }  // namespace linkboy

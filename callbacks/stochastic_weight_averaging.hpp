@@ -9,6 +9,7 @@
 #include "linkboy/callbacks/averaged_weights.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/run/placeholders.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -108,5 +109,7 @@ class LINKBOY_API StochasticWeightAveraging : public AveragingCallback {
   bool is_lr_changed_ = false;
   bool is_forward_unchecked_ = false;
 };
+/// Makes a StochasticWeightAveraging.
+inline constexpr Maker<StochasticWeightAveraging> stochastic_weight_averaging{};
 
 }  // namespace linkboy

@@ -7,6 +7,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -65,5 +66,7 @@ class LINKBOY_API StopOnSignal : public Callback {
   std::vector<std::pair<int, struct sigaction>> replaced_;
   bool is_installed_ = false;
 };
+/// Makes a StopOnSignal.
+inline constexpr Maker<StopOnSignal> stop_on_signal{};
 
 }  // namespace linkboy

@@ -6,6 +6,7 @@
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/extend/async_scalar.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -56,5 +57,7 @@ class LINKBOY_API TerminateOnNaN : public Callback {
   std::optional<Pending> pending_;
   int64_t num_steps_since_ = 0;  // it was requested
 };
+/// Makes a TerminateOnNaN.
+inline constexpr Maker<TerminateOnNaN> terminate_on_nan{};
 
 }  // namespace linkboy

@@ -5,6 +5,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/required.hpp"
 
 namespace linkboy {
@@ -61,5 +62,7 @@ class LINKBOY_API TimeLimit : public Callback {
   std::chrono::milliseconds before_{0};  // in the runs that this one resumes
   std::optional<Clock::time_point> start_;
 };
+/// Makes a TimeLimit.
+inline constexpr Maker<TimeLimit> time_limit{};
 
 }  // namespace linkboy

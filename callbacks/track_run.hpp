@@ -17,6 +17,7 @@
 #include "linkboy/extend/loss_average.hpp"
 #include "linkboy/extend/metric_cursor.hpp"
 #include "linkboy/tracking/tracker.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -188,5 +189,7 @@ class LINKBOY_API TrackRun : public Callback {
   // evaluation run, which must not change what a training state contains.
   std::optional<std::tuple<int64_t, MetricCursor, std::vector<Record>>> before_evaluation_;
 };
+/// Makes a TrackRun.
+inline constexpr Maker<TrackRun> track_run{};
 
 }  // namespace linkboy

@@ -67,8 +67,7 @@ int main() {
   auto milestones = std::make_shared<PrintMilestones>();
 
   MilestoneTrainer trainer(model, torch::nn::MSELoss(), optimizer,
-                           {.callbacks = linkboy::default_callbacks(
-                                {std::make_shared<HalveLearningRate>(), milestones})});
+                           {.callbacks = {std::make_shared<HalveLearningRate>(), milestones}});
   trainer.train({.train_dataset = make_waves(2000),
                  .num_epochs = 20,
                  .eval_dataset = make_waves(500),

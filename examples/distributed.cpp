@@ -47,8 +47,7 @@ int main() {
   auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 0.05);
   linkboy::Trainer trainer(
       model, torch::nn::MSELoss(), optimizer,
-      {.callbacks = linkboy::default_callbacks(
-           {std::make_shared<linkboy::ConvertSyncBatchNorm>(), std::make_shared<LargestError>()})});
+      {.callbacks = {linkboy::convert_sync_batch_norm(), std::make_shared<LargestError>()}});
 
   // An update uses 64 samples for any number of processes that divides 64.
   const int64_t num_processes = trainer.accelerator().num_processes();

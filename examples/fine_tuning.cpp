@@ -8,7 +8,6 @@
 #include <optional>
 
 #include <linkboy/callbacks/freeze_layers.hpp>
-#include <linkboy/callbacks/metric_callback.hpp>
 #include <linkboy/checkpoint/checkpoint.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/data/image_transforms.hpp>
@@ -42,16 +41,15 @@ void fine_tune(linkboy::vision::ResNet net) {
       net, linkboy::ModelFreezerOptions{.freeze_batch_norms = true});
   freezer->freeze();
   auto optimizer = std::make_shared<torch::optim::AdamW>(freezer->get_trainable_parameters(), 3e-3);
-  auto unfreeze = linkboy::make<linkboy::FreezeLayers>(
+  auto unfreeze = linkboy::freeze_layers(
       freezer, {.unfreeze_at = {{.epoch = 2, .from_index = -2, .to_index = 0, .lr = 3e-4}}});
-  auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = 3});
-  auto metrics = linkboy::make<linkboy::MetricCallback>({{"accuracy", accuracy}});
   // The mean and standard deviation of ImageNet, on which torchvision trains the backbone.
   const linkboy::DataLoaderOptions loading{
       .transform = linkboy::normalise({0.485, 0.456, 0.406}, {0.229, 0.224, 0.225})};
 
-  linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
-                           {.callbacks = linkboy::default_callbacks({unfreeze, metrics})});
+  linkboy::Trainer trainer(
+      net, torch::nn::CrossEntropyLoss(), optimizer,
+      {.metrics = {{"accuracy", linkboy::accuracy({.num_classes = 3})}}, .callbacks = {unfreeze}});
   trainer.train({.train_dataset = make_images(256, /*seed=*/1),
                  .num_epochs = 4,
                  .eval_dataset = make_images(160, /*seed=*/2),

@@ -43,14 +43,14 @@ int main() {
   torch::manual_seed(0);
   torch::nn::Linear model(8, 3);
   auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 0.1);
-  auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = 3});
-  auto metrics = linkboy::make<linkboy::MetricCallback>(
+  auto accuracy = linkboy::accuracy({.num_classes = 3});
+  auto metrics = linkboy::metric_callback(
       linkboy::MetricCollection{{"accuracy", accuracy},
                                 {"brier_score", std::make_shared<BrierScore>()}},
       {.measure_training = true});
 
   linkboy::Trainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                           {.callbacks = linkboy::default_callbacks({metrics})});
+                           {.callbacks = {metrics}});
   trainer.train({.train_dataset = make_clouds(2000),
                  .num_epochs = 3,
                  .eval_dataset = make_clouds(1000),

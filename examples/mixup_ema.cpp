@@ -4,7 +4,6 @@
 
 #include <cstdio>
 
-#include <linkboy/callbacks/metric_callback.hpp>
 #include <linkboy/callbacks/model_ema.hpp>
 #include <linkboy/data/image_transforms.hpp>
 #include <linkboy/metrics/accuracy.hpp>
@@ -21,14 +20,14 @@ int main() {
   auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 3e-3);
   // With this decay, the average covers about 50 updates, which is one and a half epochs. At the
   // end of training, the model receives the averaged weights.
-  auto ema = linkboy::make<linkboy::ModelEma>({.decay = 0.98, .apply_at_end = true});
-  auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = shapes::kNumClasses});
-  auto metrics = linkboy::make<linkboy::MetricCallback>({{"accuracy", accuracy}});
+  auto ema = linkboy::model_ema({.decay = 0.98, .apply_at_end = true});
 
   // CrossEntropyLoss accepts both the mixed probabilities of training and the class indices of the
   // evaluation.
-  linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
-                           {.callbacks = linkboy::default_callbacks({metrics, ema})});
+  linkboy::Trainer trainer(
+      net, torch::nn::CrossEntropyLoss(), optimizer,
+      {.metrics = {{"accuracy", linkboy::accuracy({.num_classes = shapes::kNumClasses})}},
+       .callbacks = {ema}});
   const linkboy::Transform normalise = linkboy::normalise({0.4}, {0.25});
   trainer.train(
       {.train_dataset = train,

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdio>
 
-#include <linkboy/callbacks/metric_callback.hpp>
 #include <linkboy/data/image_transforms.hpp>
 #include <linkboy/metrics/accuracy.hpp>
 #include <linkboy/schedulers/curves.hpp>
@@ -53,10 +52,9 @@ int main() {
   auto net = shapes::make_cnn();
   auto optimizer = std::make_shared<torch::optim::SGD>(net->parameters(),
                                                        torch::optim::SGDOptions(0.1).momentum(0.9));
-  auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = shapes::kNumClasses});
-  auto metrics = linkboy::make<linkboy::MetricCallback>({{"accuracy", accuracy}});
-  linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
-                           {.callbacks = linkboy::default_callbacks({metrics})});
+  linkboy::Trainer trainer(
+      net, torch::nn::CrossEntropyLoss(), optimizer,
+      {.metrics = {{"accuracy", linkboy::accuracy({.num_classes = shapes::kNumClasses})}}});
 
   // All sizes belong to one run, so that the schedule covers them all.
   const linkboy::Transform normalise = linkboy::normalise({0.4}, {0.25});

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <numbers>
 
-#include <linkboy/callbacks/metric_callback.hpp>
 #include <linkboy/metrics/accuracy.hpp>
 #include <linkboy/trainer.hpp>
 
@@ -22,11 +21,9 @@ int main() {
   torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::ReLU(), torch::nn::Linear(64, 64),
                             torch::nn::ReLU(), torch::nn::Linear(64, 2));
   auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 0.01);
-  auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = 2});
-  auto metrics = linkboy::make<linkboy::MetricCallback>({{"accuracy", accuracy}});
 
   linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
-                           {.callbacks = linkboy::default_callbacks({metrics})});
+                           {.metrics = {{"accuracy", linkboy::accuracy({.num_classes = 2})}}});
   trainer.train({.train_dataset = make_spirals(2000),
                  .num_epochs = 10,
                  .eval_dataset = make_spirals(500),

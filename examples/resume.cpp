@@ -33,7 +33,7 @@ std::vector<at::Tensor> train(const linkboy::Dataset& data, uint64_t seed,
                               torch::nn::Linear(32, 1));
   auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01);
   linkboy::Trainer trainer(model, torch::nn::MSELoss(), optimizer,
-                           {.callbacks = linkboy::default_callbacks(std::move(callbacks))});
+                           {.callbacks = std::move(callbacks)});
   trainer.train({.train_dataset = data,
                  .num_epochs = 4,
                  .per_device_batch_size = 64,
@@ -45,14 +45,13 @@ void run(const fs::path& folder) {
   const linkboy::Dataset data = make_data(1000);
   const auto save = [&] {
     // A killed process does not save a state at the end, so this run must not either.
-    return linkboy::make<linkboy::SaveTrainingState>(
+    return linkboy::save_training_state(
         {.directory = folder, .every_n_updates = 10, .save_at_end = false, .keep_last = 1});
   };
   // Stops the run after update 25 to simulate a kill.
-  const auto kill =
-      linkboy::make<linkboy::LambdaCallback>({.on_train_update_end = [](linkboy::Trainer& trainer) {
-        if (trainer.num_updates() == 25) trainer.request_stop();
-      }});
+  const auto kill = linkboy::lambda_callback({.on_train_update_end = [](linkboy::Trainer& trainer) {
+    if (trainer.num_updates() == 25) trainer.request_stop();
+  }});
   const auto uninterrupted = train(data, /*seed=*/1, {});
   train(data, /*seed=*/1, {save(), kill});
   // The seed differs, so the weights can be equal only if the training state restores everything.

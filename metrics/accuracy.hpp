@@ -2,6 +2,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/required.hpp"
 #include "linkboy/util/text_options.hpp"
 
@@ -49,5 +50,7 @@ class LINKBOY_API Accuracy : public ClassCountsMetric {
     return is_binary ? Average::micro : options.average;
   }
 };
+/// Makes an Accuracy.
+inline constexpr Maker<Accuracy> accuracy{};
 
 }  // namespace linkboy

@@ -4,6 +4,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/ranking_curve_metric.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -24,5 +25,7 @@ class LINKBOY_API AUROC : public RankingCurveMetric {
  protected:
   std::vector<double> values_of(const std::vector<RankingCurve>& curves) const override;
 };
+/// Makes an AUROC.
+inline constexpr Maker<AUROC> auroc{};
 
 }  // namespace linkboy

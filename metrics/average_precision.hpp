@@ -4,6 +4,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/ranking_curve_metric.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -25,5 +26,7 @@ class LINKBOY_API AveragePrecision : public RankingCurveMetric {
  protected:
   std::vector<double> values_of(const std::vector<RankingCurve>& curves) const override;
 };
+/// Makes an AveragePrecision.
+inline constexpr Maker<AveragePrecision> average_precision{};
 
 }  // namespace linkboy

@@ -2,6 +2,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/confusion_counts.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/required.hpp"
 #include "linkboy/util/text_options.hpp"
 
@@ -47,5 +48,7 @@ class LINKBOY_API CohenKappa : public ConfusionCountsMetric {
  private:
   KappaWeights weights_;
 };
+/// Makes a CohenKappa.
+inline constexpr Maker<CohenKappa> cohen_kappa{};
 
 }  // namespace linkboy

@@ -2,6 +2,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/confusion_counts.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/required.hpp"
 #include "linkboy/util/text_options.hpp"
 
@@ -47,5 +48,7 @@ class LINKBOY_API ConfusionMatrix : public ConfusionCountsMetric {
  private:
   Normalize normalize_;
 };
+/// Makes a ConfusionMatrix.
+inline constexpr Maker<ConfusionMatrix> confusion_matrix{};
 
 }  // namespace linkboy

@@ -4,6 +4,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -28,5 +29,7 @@ class LINKBOY_API Dice : public ClassCountsMetric {
                                     .undefined_average = std::numeric_limits<double>::quiet_NaN(),
                                     .drop_ignored_class = true}) {}
 };
+/// Makes a Dice.
+inline constexpr Maker<Dice> dice{};
 
 }  // namespace linkboy

@@ -2,6 +2,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/required.hpp"
 #include "linkboy/util/text_options.hpp"
 
@@ -34,5 +35,7 @@ class LINKBOY_API FBeta : public ClassCountsMetric {
   ///         is not 2.
   explicit FBeta(const FBetaOptions& options);
 };
+/// Makes a FBeta.
+inline constexpr Maker<FBeta> f_beta{};
 
 }  // namespace linkboy

@@ -4,6 +4,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/mean.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -29,5 +30,7 @@ class LINKBOY_API FunctionMetric : public MeanMetric {
  private:
   Function function_;
 };
+/// Makes a FunctionMetric.
+inline constexpr Maker<FunctionMetric> function_metric{};
 
 }  // namespace linkboy

@@ -4,6 +4,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -25,5 +26,7 @@ class LINKBOY_API IoU : public ClassCountsMetric {
                                     .undefined_average = std::numeric_limits<double>::quiet_NaN(),
                                     .drop_ignored_class = true}) {}
 };
+/// Makes an IoU.
+inline constexpr Maker<IoU> iou{};
 
 }  // namespace linkboy

@@ -2,6 +2,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/confusion_counts.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/required.hpp"
 #include "linkboy/util/text_options.hpp"
 
@@ -33,5 +34,7 @@ class LINKBOY_API MatthewsCorrCoef : public ConfusionCountsMetric {
  protected:
   at::Tensor value_of_counts(const at::Tensor& counts) const override;
 };
+/// Makes a MatthewsCorrCoef.
+inline constexpr Maker<MatthewsCorrCoef> matthews_corr_coef{};
 
 }  // namespace linkboy

@@ -4,6 +4,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/metric.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -39,5 +40,7 @@ class LINKBOY_API MeanMetric : public Metric {
  private:
   MeanMetricOptions options_;
 };
+/// Makes a MeanMetric.
+inline constexpr Maker<MeanMetric> mean_metric{};
 
 }  // namespace linkboy

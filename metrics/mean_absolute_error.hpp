@@ -5,6 +5,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/regression_rows.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
@@ -30,5 +31,7 @@ class LINKBOY_API MeanAbsoluteError : public MeanErrorMetric {
   /// @throws OptionError if `num_outputs` is less than 1.
   explicit MeanAbsoluteError(MeanAbsoluteErrorOptions options = {});
 };
+/// Makes a MeanAbsoluteError.
+inline constexpr Maker<MeanAbsoluteError> mean_absolute_error{};
 
 }  // namespace linkboy

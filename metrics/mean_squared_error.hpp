@@ -5,6 +5,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/regression_rows.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
@@ -38,5 +39,7 @@ class LINKBOY_API MeanSquaredError : public MeanErrorMetric {
  private:
   bool is_squared_;
 };
+/// Makes a MeanSquaredError.
+inline constexpr Maker<MeanSquaredError> mean_squared_error{};
 
 }  // namespace linkboy

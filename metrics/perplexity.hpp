@@ -7,6 +7,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/metric.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
@@ -47,5 +48,7 @@ class LINKBOY_API Perplexity : public Metric {
 
   PerplexityOptions options_;
 };
+/// Makes a Perplexity.
+inline constexpr Maker<Perplexity> perplexity{};
 
 }  // namespace linkboy

@@ -2,6 +2,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -16,5 +17,7 @@ class LINKBOY_API PrecisionScore : public ClassCountsMetric {
   explicit PrecisionScore(const ClassificationOptions& options)
       : ClassCountsMetric(options, {.average = options.average, .false_positive_weight = 1.0}) {}
 };
+/// Makes a PrecisionScore.
+inline constexpr Maker<PrecisionScore> precision_score{};
 
 }  // namespace linkboy

@@ -5,6 +5,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/metric.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
@@ -59,5 +60,7 @@ class LINKBOY_API R2Score : public Metric {
 
   R2ScoreOptions options_;
 };
+/// Makes a R2Score.
+inline constexpr Maker<R2Score> r2_score{};
 
 }  // namespace linkboy

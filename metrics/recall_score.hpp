@@ -2,6 +2,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/metrics/class_counts.hpp"
+#include "linkboy/util/make.hpp"
 
 namespace linkboy {
 
@@ -16,5 +17,7 @@ class LINKBOY_API RecallScore : public ClassCountsMetric {
   explicit RecallScore(const ClassificationOptions& options)
       : ClassCountsMetric(options, {.average = options.average, .false_negative_weight = 1.0}) {}
 };
+/// Makes a RecallScore.
+inline constexpr Maker<RecallScore> recall_score{};
 
 }  // namespace linkboy

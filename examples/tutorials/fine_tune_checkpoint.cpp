@@ -37,8 +37,8 @@ void run(const std::string& base, const std::string& tuned) {
   auto freezer = std::make_shared<linkboy::ModelFreezer>(net);
   freezer->freeze();  // all layer groups except the last, so that only the head is trained
   auto optimizer = std::make_shared<torch::optim::AdamW>(freezer->get_trainable_parameters(), 0.01);
-  auto unfreeze = linkboy::make<linkboy::FreezeLayers>(
-      freezer, {.unfreeze_at = {{.epoch = 4, .from_index = 0, .lr = 1e-3}}});
+  auto unfreeze =
+      linkboy::freeze_layers(freezer, {.unfreeze_at = {{.epoch = 4, .from_index = 0, .lr = 1e-3}}});
 
   const auto data = linkboy::read_checkpoint("few.pt");
   const auto& points = data.get_tensor("points");
@@ -47,7 +47,7 @@ void run(const std::string& base, const std::string& tuned) {
   const linkboy::TensorDataset test(points.slice(0, 300), classes.slice(0, 300));
 
   linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
-                           {.callbacks = {unfreeze}});
+                           {.callbacks = {unfreeze}, .default_callbacks = {}});
   trainer.train({.train_dataset = train, .num_epochs = 10, .per_device_batch_size = 20});
   const auto scores = trainer.predict({.dataset = test}).toTensor();
   const auto right = scores.argmax(1).eq(classes.slice(0, 300));

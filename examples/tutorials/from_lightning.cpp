@@ -6,7 +6,6 @@
 #include <numbers>
 
 #include <linkboy/callbacks/early_stopping.hpp>
-#include <linkboy/callbacks/metric_callback.hpp>
 #include <linkboy/callbacks/save_best_model.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/metrics/accuracy.hpp>
@@ -39,14 +38,14 @@ void run() {
   torch::nn::Sequential net(torch::nn::Linear(2, 64), torch::nn::ReLU(), torch::nn::Linear(64, 64),
                             torch::nn::ReLU(), torch::nn::Linear(64, 2));
   auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 0.01);
-  auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = 2});
-  auto metrics = linkboy::make<linkboy::MetricCallback>({{"accuracy", accuracy}});
-  auto stopping = linkboy::make<linkboy::EarlyStopping>({.patience = 5, .min_delta = 0.0});
-  auto best = linkboy::make<linkboy::SaveBestModel>(
+  auto stopping = linkboy::early_stopping({.patience = 5, .min_delta = 0.0});
+  auto best = linkboy::save_best_model(
       {.path = "best.pt", .monitor = "eval_accuracy", .greater_is_better = true});
 
   NoisyClassifier trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
-                          {.callbacks = {metrics, stopping, best}});
+                          {.metrics = {{"accuracy", linkboy::accuracy({.num_classes = 2})}},
+                           .callbacks = {stopping, best},
+                           .default_callbacks = {}});
   trainer.train({.train_dataset = make_spirals(2000),
                  .num_epochs = 10,
                  .eval_dataset = make_spirals(500),

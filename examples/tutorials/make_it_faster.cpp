@@ -37,8 +37,9 @@ Timing time_run(linkboy::Dataset dataset, linkboy::DataLoaderOptions loading) {
   torch::nn::Sequential net(torch::nn::Flatten(), torch::nn::Linear(3072, 32), torch::nn::ReLU(),
                             torch::nn::Linear(32, 2));
   auto optimizer = std::make_shared<torch::optim::SGD>(net->parameters(), 0.01);
-  auto monitor = std::make_shared<linkboy::PerformanceMonitor>();
-  linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer, {.callbacks = {monitor}});
+  auto monitor = linkboy::performance_monitor();
+  linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
+                           {.callbacks = {monitor}, .default_callbacks = {}});
   trainer.train({.train_dataset = std::move(dataset),
                  .num_epochs = 2,
                  .per_device_batch_size = 50,

@@ -6,7 +6,6 @@
 #include <torch/torch.h>
 
 #include <linkboy/callbacks/lambda_callback.hpp>
-#include <linkboy/callbacks/metric_callback.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/metrics/mean_absolute_error.hpp>
 #include <linkboy/trainer.hpp>
@@ -23,16 +22,17 @@ void run() {
   torch::manual_seed(0);  // the same data and the same weights on every rank
   torch::nn::Sequential net(torch::nn::Linear(8, 32), torch::nn::Tanh(), torch::nn::Linear(32, 1));
   auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 0.01);
-  auto error = std::make_shared<linkboy::MeanAbsoluteError>();
-  auto metrics = linkboy::make<linkboy::MetricCallback>({{"mae", error}});
 
   // Each rank counts its own samples; `gather` returns the counts of all ranks.
   int64_t num_seen = 0;
-  auto count = linkboy::make<linkboy::LambdaCallback>(
+  auto count = linkboy::lambda_callback(
       {.on_train_step_end = [&num_seen](linkboy::Trainer&, const linkboy::Batch& batch,
                                         const linkboy::StepOutput&) { num_seen += batch.size(); }});
 
-  linkboy::Trainer trainer(net, torch::nn::MSELoss(), optimizer, {.callbacks = {metrics, count}});
+  linkboy::Trainer trainer(net, torch::nn::MSELoss(), optimizer,
+                           {.metrics = {{"mae", linkboy::mean_absolute_error()}},
+                            .callbacks = {count},
+                            .default_callbacks = {}});
   const linkboy::Accelerator& accelerator = trainer.accelerator();
   const int64_t num_processes = accelerator.num_processes();
   trainer.train({.train_dataset = make_data(4096),

@@ -26,17 +26,17 @@ void run(const std::filesystem::path& folder, int64_t killing_update) {
                             torch::nn::Linear(32, 1));
   auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 0.01);
 
-  auto states = linkboy::make<linkboy::SaveTrainingState>(
-      {.directory = folder / "states", .every_n_updates = 10});
-  auto stop = std::make_shared<linkboy::StopOnSignal>();
+  auto states =
+      linkboy::save_training_state({.directory = folder / "states", .every_n_updates = 10});
+  auto stop = linkboy::stop_on_signal();
   // Kills the process without warning, as the kernel's out-of-memory killer does.
-  auto kill = linkboy::make<linkboy::LambdaCallback>(
-      {.on_train_update_end = [killing_update](linkboy::Trainer& trainer) {
+  auto kill =
+      linkboy::lambda_callback({.on_train_update_end = [killing_update](linkboy::Trainer& trainer) {
         if (trainer.num_updates() == killing_update) std::raise(SIGKILL);
       }});
 
   linkboy::Trainer trainer(net, torch::nn::MSELoss(), optimizer,
-                           {.callbacks = {states, stop, kill}});
+                           {.callbacks = {states, stop, kill}, .default_callbacks = {}});
   trainer.train({.train_dataset = make_data(1000),
                  .num_epochs = 4,
                  .per_device_batch_size = 64,

@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <numbers>
 
-#include <linkboy/callbacks/metric_callback.hpp>
 #include <linkboy/callbacks/save_training_state.hpp>
 #include <linkboy/callbacks/stop_on_signal.hpp>
 #include <linkboy/cli.hpp>
@@ -32,13 +31,13 @@ void run() {
   net->push_back(torch::nn::Linear(64, 2));
   auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 0.01);
 
-  auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = 2});
-  auto metrics = linkboy::make<linkboy::MetricCallback>({{"accuracy", accuracy}});
-  auto states = linkboy::make<linkboy::SaveTrainingState>({.directory = "states"});
-  auto stop = std::make_shared<linkboy::StopOnSignal>();
+  auto states = linkboy::save_training_state({.directory = "states"});
+  auto stop = linkboy::stop_on_signal();
 
   linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
-                           {.callbacks = {metrics, states, stop}});
+                           {.metrics = {{"accuracy", linkboy::accuracy({.num_classes = 2})}},
+                            .callbacks = {states, stop},
+                            .default_callbacks = {}});
   trainer.train({.train_dataset = train,
                  .num_epochs = 10,
                  .eval_dataset = test,

@@ -389,7 +389,9 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
   const auto trainer =
       make_trainer(parts.program, model,
                    as_usage("optimizer", [&] { return create_optimizer(model.parameters()); }),
-                   {.callbacks = std::move(callbacks), .shared_accelerator = accelerator});
+                   {.callbacks = std::move(callbacks),
+                    .default_callbacks = {},
+                    .shared_accelerator = accelerator});
 
   if (settings.load_checkpoint) load_checkpoint(*trainer, *settings.load_checkpoint);
 

@@ -75,7 +75,9 @@ RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
   rng_ = rng_state(trainer.device());
   history_ = trainer.run_history().state_dict();
   previous_run_ = std::make_unique<PreviousRun>(*trainer.impl_);
-  trainer.callback_handler() = CallbackHandler(low_overhead_callbacks({std::move(callback)}));
+  CallbackList callbacks = low_overhead_callbacks();
+  callbacks.push_back(std::move(callback));
+  trainer.callback_handler() = CallbackHandler(std::move(callbacks));
   trainer.impl_->stop_.keep_requests(true);
 }
 

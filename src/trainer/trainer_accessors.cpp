@@ -20,6 +20,14 @@ std::shared_ptr<Accelerator> accelerator_of(TrainerOptions& options) {
   return std::make_shared<Accelerator>(std::move(options.accelerator));
 }
 
+CallbackList callbacks_of(TrainerOptions& options) {
+  CallbackList all = std::move(options.default_callbacks);
+  const CallbackList of_metrics = detail::callbacks_of(options.metrics);
+  all.insert(all.end(), of_metrics.begin(), of_metrics.end());
+  all.insert(all.end(), options.callbacks.begin(), options.callbacks.end());
+  return all;
+}
+
 }  // namespace
 
 Trainer::Trainer(Model model, LossFunction loss_func,
@@ -33,7 +41,7 @@ Trainer::Implementation::Implementation(Trainer& trainer, Model model, LossFunct
     : trainer_(trainer),
       modules_(std::move(model), std::move(loss_func)),
       optimizers_(std::move(optimizer)),
-      callback_handler_(std::move(options.callbacks)),
+      callback_handler_(callbacks_of(options)),
       run_history_(options.run_history ? std::move(options.run_history)
                                        : std::make_shared<InMemoryRunHistory>()),
       accelerator_(accelerator_of(options)),

@@ -97,7 +97,7 @@ TEST(AgreementTest, OptimizerOptionsThatDifferBetweenRanksAreReported) {
   std::shared_ptr<torch::optim::Optimizer> other = toy.optimizer;
   if (is_odd) other = std::make_shared<torch::optim::Adam>(toy.parameters(), lr);
   QuietTrainer trainer(toy.model, torch::nn::CrossEntropyLoss(), other,
-                       {.callbacks = {}, .accelerator = together()});
+                       {.default_callbacks = {}, .accelerator = together()});
   EXPECT_ERROR(trainer.train(run), "rank 1 has the optimizer's class = torch::optim::Adam, but");
 }
 
@@ -230,7 +230,7 @@ TEST(AgreementTest, ZeroStage2KeepsTheMemoryOrderOfChannelsLastGradients) {
     options.channels_last = true;
     QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(),
                          std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01),
-                         {.callbacks = {}, .accelerator = options});
+                         {.default_callbacks = {}, .accelerator = options});
     const int64_t rows = 8 * num_ranks();
     const auto images = torch::sin(torch::arange(rows * 3 * 8 * 8, torch::kFloat));
     trainer.train(

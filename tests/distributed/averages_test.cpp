@@ -46,9 +46,10 @@ TEST(AveragesTest, StochasticAveragesUseTheStatisticsOfAllRanks) {
   torch::manual_seed(2);
   const nn::BatchNorm1d norm(4);
   nn::Sequential model(norm, nn::Linear(4, 3));
-  QuietTrainer trainer(
-      model, nn::CrossEntropyLoss(), toy_sgd(model),
-      {.callbacks = {std::make_shared<StochasticWeightAveraging>()}, .accelerator = together()});
+  QuietTrainer trainer(model, nn::CrossEntropyLoss(), toy_sgd(model),
+                       {.callbacks = {std::make_shared<StochasticWeightAveraging>()},
+                        .default_callbacks = {},
+                        .accelerator = together()});
   auto& accelerator = trainer.accelerator();
   const auto options = four_epochs();
   trainer.train(options);
@@ -96,8 +97,9 @@ TEST(AveragesTest, AResumedRunHasTheAverageOfEachRank) {
       auto ema = make<ModelEma>({.decay = 0.7, .evaluate = false});
       DistributedOptions distributed;
       distributed.local_sgd_interval = interval;
-      QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                           {.callbacks = {ema}, .accelerator = together(distributed)});
+      QuietTrainer trainer(
+          model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+          {.callbacks = {ema}, .default_callbacks = {}, .accelerator = together(distributed)});
       trainer.train(run);
       if (saves) trainer.save_training_state(folder / "state");
       return tensors_of(ema->averaged_model_state());

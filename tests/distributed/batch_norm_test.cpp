@@ -32,7 +32,9 @@ std::shared_ptr<BatchNormNet> train(AcceleratorOptions accelerator, CallbackList
   if (accelerator.process_group) options.per_device_batch_size *= num_ranks();
   QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(),
                        std::make_shared<torch::optim::SGD>(net->parameters(), 0.1),
-                       {.callbacks = std::move(callbacks), .accelerator = std::move(accelerator)});
+                       {.callbacks = std::move(callbacks),
+                        .default_callbacks = {},
+                        .accelerator = std::move(accelerator)});
   trainer.train(options);
   return net;
 }
@@ -72,7 +74,7 @@ TEST(SyncBatchNormTest, EvaluationDuringARunUsesTheStatisticsOfRank0) {
        .on_eval_epoch_end = [&](Trainer&) { evaluated = copies_of(net->buffers()); }});
   QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(),
                        std::make_shared<torch::optim::SGD>(net->parameters(), 0.1),
-                       {.callbacks = {keep}, .accelerator = together()});
+                       {.callbacks = {keep}, .default_callbacks = {}, .accelerator = together()});
   auto options = run_of({.updates_per_epoch = 3});
   options.eval_dataset = toy_data(4 * num_ranks());
   trainer.train(options);

@@ -12,7 +12,7 @@ struct FrozenToy {
       : freezer(last_layer_of(model)),
         optimizer(std::make_shared<torch::optim::AdamW>(freezer->get_trainable_parameters(), 0.02)),
         trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                {.callbacks = {}, .accelerator = std::move(options)}) {}
+                {.default_callbacks = {}, .accelerator = std::move(options)}) {}
 
   static std::shared_ptr<ModelFreezer> last_layer_of(const torch::nn::Sequential& model) {
     auto freezer = std::make_shared<ModelFreezer>(model);

@@ -50,7 +50,7 @@ TEST(DataParallelTest, SparseGradientsAreAveraged) {
     torch::nn::Sequential model(
         torch::nn::Embedding(torch::nn::EmbeddingOptions(9, 4).sparse(true)));
     Words trainer(model, nullptr, std::make_shared<torch::optim::SGD>(model->parameters(), 0.1),
-                  {.callbacks = {}, .accelerator = std::move(options)});
+                  {.default_callbacks = {}, .accelerator = std::move(options)});
     TrainOptions run = run_of({.updates_per_epoch = 4, .num_epochs = 2});
     run.per_device_batch_size = batch_size;
     run.train_dataloader_options.shuffle = false;
@@ -159,7 +159,7 @@ TEST(DataParallelTest, UnusedParametersAreFoundOnRequest) {
     QuietTrainer trainer(
         net, torch::nn::CrossEntropyLoss(),
         std::make_shared<torch::optim::SGD>(net->parameters(), 0.1),
-        {.callbacks = {}, .accelerator = together({.find_unused_parameters = finds})});
+        {.default_callbacks = {}, .accelerator = together({.find_unused_parameters = finds})});
     trainer.train({.train_dataset = toy_data(8 * num_ranks()), .num_epochs = 1});  // one update
     EXPECT_TRUE(same_on_all_ranks(trainer.accelerator(), net->parameters()));
   };

@@ -213,7 +213,7 @@ TEST(NcclTest, ParametersOfTheLossAreTrainedOnAllRanks_MultiCUDA) {
     parameters.push_back(loss->scale);
     QuietTrainer trainer(
         model, loss, std::make_shared<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1)),
-        {.callbacks = {}, .accelerator = std::move(accelerator)});
+        {.default_callbacks = {}, .accelerator = std::move(accelerator)});
     trainer.train({.train_dataset = toy_data(rows),
                    .num_epochs = 2,
                    .per_device_batch_size = batch_size,

@@ -11,7 +11,9 @@ class Detecting : public Trainer {
  public:
   explicit Detecting(AcceleratorOptions accelerator, CallbackList callbacks = {})
       : Trainer(toy_model(), nullptr, nullptr,
-                {.callbacks = std::move(callbacks), .accelerator = std::move(accelerator)}) {}
+                {.callbacks = std::move(callbacks),
+                 .default_callbacks = {},
+                 .accelerator = std::move(accelerator)}) {}
 
  protected:
   c10::IValue predict_step(const Batch& batch) override {

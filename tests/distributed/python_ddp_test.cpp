@@ -82,8 +82,9 @@ Outcome train(const std::string& name) {
                                        .find_unused_parameters = has("branches"),
                                        .static_graph = has("static"),
                                        .gradient_as_bucket_view = has("view")};
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                       {.callbacks = {keep, count}, .accelerator = together(distributed)});
+  QuietTrainer trainer(
+      model, torch::nn::CrossEntropyLoss(), optimizer,
+      {.callbacks = {keep, count}, .default_callbacks = {}, .accelerator = together(distributed)});
   const int64_t num_samples = kStepsPerEpoch * trainer.accelerator().num_processes() * kBatch;
   trainer.train({.train_dataset = TensorDataset(sequence(num_samples * 64, 7).view({-1, 64}),
                                                 torch::arange(num_samples) * 7 % 10),

@@ -151,7 +151,9 @@ class FaultyTrainer : public QuietTrainer {
  public:
   FaultyTrainer(const torch::nn::Sequential& model, CallbackList callbacks, const Case& made)
       : QuietTrainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                     {.callbacks = std::move(callbacks), .accelerator = made.accelerator}),
+                     {.callbacks = std::move(callbacks),
+                      .default_callbacks = {},
+                      .accelerator = made.accelerator}),
         case_(made) {}
 
  protected:

@@ -56,7 +56,7 @@ class OwnHead : public QuietTrainer {
   explicit OwnHead(AcceleratorOptions accelerator, torch::nn::Sequential model = toy_model())
       : QuietTrainer(model, torch::nn::CrossEntropyLoss(),
                      std::make_shared<torch::optim::SGD>(model[0]->parameters(), 0.1),
-                     {.callbacks = {}, .accelerator = std::move(accelerator)}) {
+                     {.default_callbacks = {}, .accelerator = std::move(accelerator)}) {
     register_optimizer("head", std::make_shared<torch::optim::SGD>(model[2]->parameters(), 0.2));
   }
 
@@ -111,7 +111,7 @@ TEST(ClosureTest, AllRanksMakeTheSameLbfgsSteps) {
     const auto lbfgs = torch::optim::LBFGSOptions(0.5).max_iter(4).line_search_fn("strong_wolfe");
     QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(),
                          std::make_shared<torch::optim::LBFGS>(model->parameters(), lbfgs),
-                         {.callbacks = {}, .accelerator = std::move(accelerator)});
+                         {.default_callbacks = {}, .accelerator = std::move(accelerator)});
     TrainOptions options = options_of_players(batch_size);
     options.gradient_accumulation_steps = steps;
     options.max_num_updates = 4;

@@ -118,8 +118,9 @@ TEST_F(SharedLoadersTest, ASingleStreamIsReadOnceByAllRanksWhateverElseReadsIt) 
       callbacks.push_back(make<PreciseBatchNorm>({.num_batches = 3}));
       const torch::nn::BatchNorm1d norm(4);
       const torch::nn::Sequential model(norm, torch::nn::Linear(4, 3));
-      QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                           {.callbacks = std::move(callbacks), .accelerator = together()});
+      QuietTrainer trainer(
+          model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+          {.callbacks = std::move(callbacks), .default_callbacks = {}, .accelerator = together()});
       trainer.train({.train_dataloader = make_stream_loader(
                          std::make_shared<RowStream>(num_rows, /*has_state=*/false),
                          {.batches_per_epoch = kBatchesPerRank * size},

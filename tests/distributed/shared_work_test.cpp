@@ -186,7 +186,7 @@ TEST_F(SharedWorkTest, WeightedBatchesHaveTheGradientOfOneProcess) {
   const auto weights_after = [&](AcceleratorOptions options, int64_t batch_size, int64_t steps) {
     const auto model = toy_model();
     CountedRows trainer(model, nullptr, toy_sgd(model),
-                        {.callbacks = {}, .accelerator = std::move(options)});
+                        {.default_callbacks = {}, .accelerator = std::move(options)});
     trainer.train({.train_dataset = data,
                    .num_epochs = 3,
                    .per_device_batch_size = batch_size,

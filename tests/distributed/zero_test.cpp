@@ -10,7 +10,7 @@ struct WideToy {
   explicit WideToy(AcceleratorOptions options)
       : optimizer(std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01)),
         trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                {.callbacks = {}, .accelerator = std::move(options)}) {}
+                {.default_callbacks = {}, .accelerator = std::move(options)}) {}
 
   static torch::nn::Sequential make_model() {
     torch::manual_seed(4);

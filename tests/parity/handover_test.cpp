@@ -69,9 +69,9 @@ Outcome train(const std::string& model_name, const std::string& optimizer_name,
     trainer.save_checkpoint(checkpoint);
     keep->losses.clear();
   });
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(),
-                       make_optimizer(optimizer_name, model, role),
-                       {.callbacks = {keep, save}, .accelerator = {.device = "cpu"}});
+  QuietTrainer trainer(
+      model, torch::nn::CrossEntropyLoss(), make_optimizer(optimizer_name, model, role),
+      {.callbacks = {keep, save}, .default_callbacks = {}, .accelerator = {.device = "cpu"}});
   if (!starts) trainer.load_checkpoint(checkpoint);
 
   const bool is_resnet = model_name == "resnet18";

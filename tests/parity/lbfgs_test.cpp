@@ -50,7 +50,7 @@ struct Case {
     if (given.contains("line_search_fn")) options.line_search_fn(given.at("line_search_fn"));
     trainer = std::make_unique<Regression>(
         linear, nullptr, std::make_shared<torch::optim::LBFGS>(linear->parameters(), options),
-        TrainerOptions{.callbacks = {}, .accelerator = {.device = "cpu"}});
+        TrainerOptions{.default_callbacks = {}, .accelerator = {.device = "cpu"}});
   }
 
   void train() {

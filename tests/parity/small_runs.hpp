@@ -81,7 +81,8 @@ struct SmallRun {
     auto keep = std::make_shared<KeepLosses>();
     QuietTrainer trainer(
         model, torch::nn::CrossEntropyLoss(), make_optimizer(model),
-        {.callbacks = has_default_callbacks ? default_callbacks({keep}) : CallbackList{keep},
+        {.callbacks = {keep},
+         .default_callbacks = has_default_callbacks ? default_callbacks() : CallbackList{},
          .accelerator = {.device = "cpu"}});
     TrainOptions options{.train_dataset = TensorDataset(inputs(), labels()),
                          .num_epochs = kEpochs,

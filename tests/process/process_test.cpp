@@ -79,8 +79,8 @@ TEST(PlainRunTest, LeavesTheProcessUnchanged) {
   ProcessState during;
   {
     QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                         {.callbacks = default_callbacks({std::make_shared<AtUpdate>(
-                              2, [&](Trainer&) { during = process_state(); })})});
+                         {.callbacks = {std::make_shared<AtUpdate>(
+                              2, [&](Trainer&) { during = process_state(); })}});
     train(trainer);
   }
   EXPECT_EQ(changes(before, during), Names());

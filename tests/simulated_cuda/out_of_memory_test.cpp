@@ -20,7 +20,9 @@ constexpr int64_t kWidth = 1024;
 constexpr int64_t kRows = 16384;  // their activations alone need more memory than the device has
 const c10::Device kDevice("cuda:0");
 
-TrainerOptions on_device() { return {.callbacks = {}, .accelerator = {.device = kDevice.str()}}; }
+TrainerOptions on_device() {
+  return {.default_callbacks = {}, .accelerator = {.device = kDevice.str()}};
+}
 
 class FindBatchSizeTest : public ::testing::TestWithParam<ExecutionMode> {};
 

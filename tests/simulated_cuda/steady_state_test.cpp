@@ -68,6 +68,7 @@ PerUpdate costs_of(CallbackList callbacks, const torch::nn::Sequential& model,
   auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters());
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
                        {.callbacks = std::move(callbacks),
+                        .default_callbacks = {},
                         .accelerator = {.device = "cuda:0", .precision = precision}});
   TrainOptions options = contract_run();
   options.train_dataset = toy_data(4 * kPerEpoch);

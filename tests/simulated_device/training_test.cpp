@@ -62,9 +62,10 @@ Result train_on(const std::string& device, Precision precision = Precision::fp32
   torch::manual_seed(4);  // for the shuffling
   const auto model = toy_model();
   const auto keep_losses = std::make_shared<KeepLosses>();
-  QuietTrainer trainer(
-      model, torch::nn::CrossEntropyLoss(), make_optimizer(model),
-      {.callbacks = {keep_losses}, .accelerator = {.device = device, .precision = precision}});
+  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), make_optimizer(model),
+                       {.callbacks = {keep_losses},
+                        .default_callbacks = {},
+                        .accelerator = {.device = device, .precision = precision}});
   trainer.train({.train_dataset = toy_data(64),
                  .num_epochs = kEpochs,
                  .per_device_batch_size = 4,
@@ -160,11 +161,9 @@ TEST(TrainingTest, AnUpdateCopiesTheNextBatchConcurrentlyWithoutWaiting) {
     SCOPED_TRACE(to_text(precision));
     const auto model = toy_model();
     const auto costs = std::make_shared<CountUpdates>();
-    CallbackList callbacks = default_callbacks();
-    callbacks.push_back(costs);
     QuietTrainer trainer(
         model, torch::nn::CrossEntropyLoss(), adamw_of(model),
-        {.callbacks = callbacks, .accelerator = {.device = "simulated", .precision = precision}});
+        {.callbacks = {costs}, .accelerator = {.device = "simulated", .precision = precision}});
     trainer.train({.train_dataset = toy_data(4 * kUpdatesPerEpoch),
                    .num_epochs = 2,
                    .per_device_batch_size = 4,
@@ -191,6 +190,7 @@ struct Rehearsal {
     trainer = std::make_unique<QuietTrainer>(
         model, nn::CrossEntropyLoss(), adamw_of(model),
         TrainerOptions{.callbacks = {stop_at(last_update)},
+                       .default_callbacks = {},
                        .accelerator = {.device = "simulated",
                                        .precision = Precision::fp16,
                                        .grad_scaler = {.init_scale = 64.0}}});
@@ -263,6 +263,7 @@ TEST(TrainingTest, MemoryMonitorRecordsThePeakOfEachEpoch) {
   QuietTrainer trainer(
       model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
       {.callbacks = {std::make_shared<MemoryMonitor>(), std::make_shared<AllocateInFirstEpoch>()},
+       .default_callbacks = {},
        .accelerator = {.device = "simulated"}});
   empty_device_cache(trainer.device());
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 2});
@@ -281,7 +282,7 @@ TEST(TrainingTest, TheBatchSizeFinderReturnsTheLargestSizeThatFits) {
   constexpr int64_t kRows = 8192;  // their scores alone need all memory of the device
   torch::nn::Sequential model(torch::nn::Linear(2, kWidth));
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                       {.callbacks = {}, .accelerator = {.device = "simulated"}});
+                       {.default_callbacks = {}, .accelerator = {.device = "simulated"}});
   TrainOptions options{
       .train_dataset = TensorDataset(torch::ones({kRows, 2}), torch::arange(kRows) % kWidth),
       .num_epochs = 1};
@@ -301,7 +302,7 @@ TEST(TrainingTest, TheBatchSizeFinderReturnsTheLargestSizeThatFits) {
 TEST(TrainingTest, GraphModeIsRefused) {
   const auto model = toy_model();
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                       {.callbacks = {}, .accelerator = {.device = "simulated"}});
+                       {.default_callbacks = {}, .accelerator = {.device = "simulated"}});
   EXPECT_ERROR(
       trainer.train(
           {.train_dataset = toy_data(8), .num_epochs = 1, .execution_mode = ExecutionMode::graph}),

@@ -97,7 +97,9 @@ struct SoakRun {
     trainer = std::make_unique<SilentTrainer>(
         model, nn::CrossEntropyLoss(),
         std::make_shared<torch::optim::AdamW>(model->parameters(), 0.001),
-        TrainerOptions{.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}});
+        TrainerOptions{.callbacks = std::move(callbacks),
+                       .default_callbacks = {},
+                       .accelerator = {.device = "cpu"}});
   }
 
   static TrainOptions options(int64_t updates_per_epoch, int64_t num_epochs) {

@@ -30,6 +30,7 @@ struct CombinationRun {
     trainer = std::make_unique<CombinationTrainer>(
         chosen, model, second, loss(), make_optimizer(),
         TrainerOptions{.callbacks = callbacks_of(chosen, folder, Model(model)),
+                       .default_callbacks = {},
                        .accelerator = accelerator});
     if (chosen.has("second_optimizer")) {
       trainer->register_module(second.ptr());

@@ -15,9 +15,10 @@ TrainerType cpu_trainer(const Module& model, CallbackList callbacks,
     optimizer = std::make_shared<torch::optim::SGD>(model->parameters(),
                                                     torch::optim::SGDOptions(0.1).momentum(0.9));
   }
-  return TrainerType(
-      model, torch::nn::CrossEntropyLoss(), std::move(optimizer),
-      TrainerOptions{.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}});
+  return TrainerType(model, torch::nn::CrossEntropyLoss(), std::move(optimizer),
+                     TrainerOptions{.callbacks = std::move(callbacks),
+                                    .default_callbacks = {},
+                                    .accelerator = {.device = "cpu"}});
 }
 
 }  // namespace linkboy::testing

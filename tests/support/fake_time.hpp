@@ -75,8 +75,10 @@ template <class Timed>
 struct TimedRun {
   TimedRun(StepSeconds seconds, typename Timed::Options timed_options, const CallbackList& more)
       : timed(std::make_shared<ByFakeTime<Timed>>(time, std::move(timed_options))),
-        trainer(time, seconds, model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                TrainerOptions{.callbacks = {timed}, .accelerator = {.device = "cpu"}}) {
+        trainer(
+            time, seconds, model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+            TrainerOptions{
+                .callbacks = {timed}, .default_callbacks = {}, .accelerator = {.device = "cpu"}}) {
     for (const auto& callback : more) trainer.callback_handler().add(callback);
   }
 

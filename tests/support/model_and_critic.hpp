@@ -73,9 +73,11 @@ struct Players {
     const torch::NoGradGuard no_grad;
     critic->weight.copy_(torch::tensor({{0.3, -0.2, 0.5}}));
     critic->bias.fill_(0.1);
-    trainer = std::make_unique<LinearPlayers>(
-        model, critic, optimizer,
-        TrainerOptions{.callbacks = std::move(callbacks), .accelerator = std::move(accelerator)});
+    trainer =
+        std::make_unique<LinearPlayers>(model, critic, optimizer,
+                                        TrainerOptions{.callbacks = std::move(callbacks),
+                                                       .default_callbacks = {},
+                                                       .accelerator = std::move(accelerator)});
     trainer->register_module(critic.ptr());
     trainer->register_optimizer(name,
                                 std::make_shared<torch::optim::Adam>(critic->parameters(), 0.05),

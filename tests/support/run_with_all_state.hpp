@@ -57,6 +57,7 @@ struct Rehearsal {
         std::make_shared<torch::optim::AdamW>(model->parameters(),
                                               torch::optim::AdamWOptions(0.01)),
         TrainerOptions{.callbacks = callbacks,
+                       .default_callbacks = {},
                        .accelerator = {.device = "cpu", .precision = precision}});
     options = {.train_dataset = toy_data(14),
                .num_epochs = kUpdates / 4,

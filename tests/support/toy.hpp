@@ -64,7 +64,9 @@ struct ToyOf {
       : model(toy_model()),
         optimizer(toy_sgd(model, lr)),
         trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                {.callbacks = std::move(callbacks), .accelerator = std::move(accelerator)}) {}
+                {.callbacks = std::move(callbacks),
+                 .default_callbacks = {},
+                 .accelerator = std::move(accelerator)}) {}
 
   /// Trains, if `options` do not say otherwise, one epoch with 8 samples.
   TrainResult train(TrainOptions options = {}) {

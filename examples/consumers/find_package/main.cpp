@@ -18,7 +18,8 @@ int main(int argc, char** argv) {
     auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters(), 0.1);
     linkboy::Trainer trainer(
         model, torch::nn::MSELoss(), optimizer,
-        {.callbacks = {linkboy::make<linkboy::EarlyStopping>({.monitor = "train_loss_epoch"})}});
+        {.callbacks = {linkboy::early_stopping({.monitor = "train_loss_epoch"})},
+         .default_callbacks = {}});
     const auto x = torch::rand({64, 2});
     trainer.train({.train_dataset = linkboy::TensorDataset(x, x.sum(1, /*keepdim=*/true)),
                    .num_epochs = 30,

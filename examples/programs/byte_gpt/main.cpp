@@ -74,8 +74,8 @@ class GptTrainer : public linkboy::Trainer {
 /// Returns a callback that measures the perplexity over the unmasked bytes.
 std::shared_ptr<linkboy::Callback> make_perplexity() {
   constexpr int64_t kIgnored = -1;
-  auto perplexity = linkboy::make<linkboy::Perplexity>({.ignore_index = kIgnored});
-  return linkboy::make<linkboy::MetricCallback>(
+  auto perplexity = linkboy::perplexity({.ignore_index = kIgnored});
+  return linkboy::metric_callback(
       linkboy::MetricCollection{{"perplexity", std::move(perplexity)}},
       {.target = [](const linkboy::Batch& batch, const linkboy::StepOutput&) {
         return batch["targets"].masked_fill(batch["mask"].logical_not(), kIgnored);
@@ -133,9 +133,9 @@ void run(const Options& options) {
   const auto optimizer = std::make_shared<torch::optim::AdamW>(
       linkboy::weight_decay_groups(gpt, adamw, {.weight_decay = 0.1}), adamw);
 
-  linkboy::CallbackList callbacks = linkboy::default_callbacks({make_perplexity()});
+  linkboy::CallbackList callbacks = {make_perplexity()};
   if (options.save_every_updates) {
-    callbacks.push_back(linkboy::make<linkboy::SaveTrainingState>(
+    callbacks.push_back(linkboy::save_training_state(
         {.directory = options.states, .every_n_updates = options.save_every_updates}));
   }
   GptTrainer trainer(

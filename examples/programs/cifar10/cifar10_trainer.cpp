@@ -33,20 +33,18 @@ void run(const Options& options) {
 
   linkboy::vision::ResNet model(options.depth,
                                 linkboy::vision::ResNetOptions{.num_classes = kNumClasses});
-  auto accuracy = linkboy::make<linkboy::Accuracy>({.num_classes = kNumClasses});
-  auto stop_on_signal = std::make_shared<linkboy::StopOnSignal>();
+  auto accuracy = linkboy::accuracy({.num_classes = kNumClasses});
+  auto stop_on_signal = linkboy::stop_on_signal();
 
   // The default callbacks show the progress, and print the loss and all other recorded metrics
   // after each epoch.
-  linkboy::Trainer trainer(model, torch::nn::CrossEntropyLoss(),
-                           make_optimizer(model->parameters(), options),
-                           {.callbacks = linkboy::default_callbacks(
-                                {std::make_shared<linkboy::MetricCallback>(
-                                     std::initializer_list<linkboy::MetricCollection::NamedMetric>{
-                                         {"accuracy", accuracy}}),
-                                 std::make_shared<linkboy::LearningRateMonitor>(),
-                                 std::make_shared<linkboy::MemoryMonitor>(), stop_on_signal}),
-                            .accelerator = options.accelerator()});
+  linkboy::Trainer trainer(
+      model, torch::nn::CrossEntropyLoss(), make_optimizer(model->parameters(), options),
+      {.callbacks = {linkboy::metric_callback(
+                         std::initializer_list<linkboy::MetricCollection::NamedMetric>{
+                             {"accuracy", accuracy}}),
+                     linkboy::learning_rate_monitor(), linkboy::memory_monitor(), stop_on_signal},
+       .accelerator = options.accelerator()});
 
   const linkboy::TrainResult result =
       trainer.train({.train_dataset = linkboy::TensorDataset(train.images, train.labels),

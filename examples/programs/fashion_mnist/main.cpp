@@ -98,12 +98,12 @@ linkboy::CallbackList make_callbacks(const OwnOptions& options, const linkboy::M
       linkboy::run_on_main_process(trainer.accelerator(),
                                    [&] { linkboy::write_checkpoint(path, model.state_dict()); });
     };
-    callbacks.push_back(linkboy::make<linkboy::LambdaCallback>({.on_training_run_claim = write}));
+    callbacks.push_back(linkboy::lambda_callback({.on_training_run_claim = write}));
   }
   if (options.freeze_to) {
     auto freezer = std::make_shared<linkboy::ModelFreezer>(model);
     freezer->freeze({.to_index = *options.freeze_to});
-    callbacks.push_back(std::make_shared<linkboy::FreezeLayers>(std::move(freezer)));
+    callbacks.push_back(linkboy::freeze_layers(std::move(freezer)));
   }
   return callbacks;
 }

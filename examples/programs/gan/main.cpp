@@ -25,13 +25,13 @@ struct Options {
 
 void run(const Options& options) {
   linkboy::Accelerator::set_seed(options.seed);
-  linkboy::CallbackList callbacks = linkboy::default_callbacks();
+  linkboy::CallbackList callbacks;
   linkboy::TrainOptions train_options{.train_dataset = make_points(),
                                       .per_device_batch_size = options.batch_size,
                                       .max_num_updates = options.updates};
   if (options.states) {
-    callbacks.push_back(linkboy::make<linkboy::SaveTrainingState>(
-        {.directory = *options.states, .every_n_epochs = 1}));
+    callbacks.push_back(
+        linkboy::save_training_state({.directory = *options.states, .every_n_epochs = 1}));
     train_options.resume_from = *options.states / "latest";
   }
   Gan gan;

@@ -7,6 +7,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/tracking/tracker.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
@@ -59,5 +60,7 @@ class LINKBOY_API CsvTracker : public Tracker {
   CsvTrackerOptions options_;
   std::unique_ptr<LineFile> file_;
 };
+/// Makes a CsvTracker.
+inline constexpr Maker<CsvTracker> csv_tracker{};
 
 }  // namespace linkboy

@@ -12,6 +12,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/tracking/tracker.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
@@ -86,5 +87,7 @@ class LINKBOY_API HtmlReport : public Tracker {
   std::optional<std::chrono::steady_clock::time_point> last_write_;
   std::chrono::duration<double> pause_{};
 };
+/// Makes a HtmlReport.
+inline constexpr Maker<HtmlReport> html_report{};
 
 }  // namespace linkboy

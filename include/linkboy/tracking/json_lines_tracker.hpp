@@ -7,6 +7,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/tracking/tracker.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
@@ -69,5 +70,7 @@ class LINKBOY_API JsonLinesTracker : public Tracker {
   JsonLinesTrackerOptions options_;
   std::unique_ptr<LineFile> file_;
 };
+/// Makes a JsonLinesTracker.
+inline constexpr Maker<JsonLinesTracker> json_lines_tracker{};
 
 }  // namespace linkboy

@@ -6,6 +6,7 @@
 
 #include "linkboy/export.hpp"
 #include "linkboy/tracking/tracker.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
@@ -70,5 +71,7 @@ class LINKBOY_API TensorBoardTracker final : public Tracker {
   std::shared_ptr<void> lock_;  // on the run's folder
   std::unique_ptr<EventFile> file_;
 };
+/// Makes a TensorBoardTracker.
+inline constexpr Maker<TensorBoardTracker> tensorboard_tracker{};
 
 }  // namespace linkboy

@@ -15,6 +15,18 @@ concept OptionsOf = std::same_as<typename T::Options, std::remove_cvref_t<Argume
 template <class Argument, class T>
 concept SubjectOf = std::convertible_to<Argument, typename T::Subject>;
 
+/// Whether T is made from its `Options`.
+template <class T>
+concept HasOptions = requires {
+  typename T::Options;
+};
+
+/// Whether T is made from its `Subject` and its `Options`.
+template <class T>
+concept HasSubject = HasOptions<T> && requires {
+  typename T::Subject;
+};
+
 /// Creates a shared callback, metric or tracker from its options:
 /// `make<SaveBestModel>({.save_top_k = 3})`.
 template <class T>
@@ -24,8 +36,7 @@ std::shared_ptr<T> make(typename T::Options options) {
 
 /// Creates a shared object of a class that has a subject:
 /// `make<TrackRun>({csv, board}, {.name = "base"})`.
-template <class T>
-requires requires { typename T::Subject; }
+template <HasSubject T>
 std::shared_ptr<T> make(typename T::Subject subject, typename T::Options options = {}) {
   return std::make_shared<T>(std::move(subject), std::move(options));
 }
@@ -37,5 +48,30 @@ requires(std::constructible_from<T, Arguments...> &&
            ...)) std::shared_ptr<T> make(Arguments&&... arguments) {
   return std::make_shared<T>(std::forward<Arguments>(arguments)...);
 }
+
+/// A function that makes shared objects of one class, with the arguments of `make<T>`:
+/// `accuracy({.num_classes = 2})` after `inline constexpr Maker<Accuracy> accuracy{};`.
+/// @{
+template <class T>
+struct Maker {
+  template <class... Arguments>
+  std::shared_ptr<T> operator()(Arguments&&... arguments) const {
+    return std::make_shared<T>(std::forward<Arguments>(arguments)...);
+  }
+};
+template <class T>
+requires(HasOptions<T> && !HasSubject<T>) struct Maker<T> {
+  std::shared_ptr<T> operator()(typename T::Options options = {}) const {
+    return std::make_shared<T>(std::move(options));
+  }
+};
+template <HasSubject T>
+struct Maker<T> {
+  std::shared_ptr<T> operator()(typename T::Subject subject,
+                                typename T::Options options = {}) const {
+    return std::make_shared<T>(std::move(subject), std::move(options));
+  }
+};
+/// @}
 
 }  // namespace linkboy

@@ -23,7 +23,7 @@ std::vector<at::Tensor> weights_of_trainer(Precision precision, int64_t accumula
   const auto optimizer = toy_sgd(model);
   QuietTrainer trainer(
       model, torch::nn::CrossEntropyLoss(), optimizer,
-      {.callbacks = {}, .accelerator = {.device = test_device(), .precision = precision}});
+      {.default_callbacks = {}, .accelerator = {.device = test_device(), .precision = precision}});
   trainer.train({.train_dataset = toy_data(22),
                  .num_epochs = 2,
                  .per_device_batch_size = 4,

@@ -225,6 +225,7 @@ TEST(FreezeLayersTest, EvaluatesWithoutAnOptimizer) {
   auto model = toy_model();
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), nullptr,
                        {.callbacks = {make<FreezeLayers>(freezer_of(model), {{{.epoch = 1}}})},
+                        .default_callbacks = {},
                         .accelerator = {.device = "cpu"}});
   EXPECT_EQ(trainer.evaluate({.dataset = toy_data(6)}).count("evaluation_loss"), 1U);
 }

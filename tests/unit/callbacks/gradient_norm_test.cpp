@@ -158,6 +158,7 @@ QuietTrainer fp16_trainer(CallbackList callbacks, double scale = 1024.0) {
   return QuietTrainer(
       model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
       {.callbacks = std::move(callbacks),
+       .default_callbacks = {},
        .accelerator = {
            .device = "cpu", .precision = Precision::fp16, .grad_scaler = {.init_scale = scale}}});
 }

@@ -61,6 +61,7 @@ TEST(MemoryMonitorTest, TheCudaPeakIsThatOfTheEpoch_CUDA) {
   const auto model = toy_model();
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
                        {.callbacks = {std::make_shared<MemoryMonitor>(), allocate_and_free},
+                        .default_callbacks = {},
                         .accelerator = {.device = "cuda"}});
   trainer.train(run_of(2));
   const auto peak = trainer.run_history().get_metric_values("cuda_peak_mib");

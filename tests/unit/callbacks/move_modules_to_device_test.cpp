@@ -37,7 +37,7 @@ TEST(RegisterModuleTest, ModulesAreOnTheDeviceBeforeTheModelIsPrepared) {
   auto net = std::make_shared<Net>(&moved);
   QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(),
                        std::make_shared<torch::optim::SGD>(net->parameters(), 0.1),
-                       {.callbacks = {}, .accelerator = {.device = "cpu"}});
+                       {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
   trainer.register_module(std::make_shared<Movable>("extra", &moved));
   EXPECT_EQ(trainer.registered_modules().size(), 2U);
   trainer.train(epochs_of_one_update(1));

@@ -89,9 +89,10 @@ class ProfilerTest : public ::testing::Test {
   template <class TrainerType = QuietTrainer, class... Arguments>
   static TrainerType trainer(CallbackList callbacks, Arguments&&... arguments) {
     auto model = toy_model();
-    return TrainerType(
-        std::forward<Arguments>(arguments)..., model, marking_loss(), toy_sgd(model),
-        TrainerOptions{.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}});
+    return TrainerType(std::forward<Arguments>(arguments)..., model, marking_loss(), toy_sgd(model),
+                       TrainerOptions{.callbacks = std::move(callbacks),
+                                      .default_callbacks = {},
+                                      .accelerator = {.device = "cpu"}});
   }
 
   /// Returns the profiler of a run.

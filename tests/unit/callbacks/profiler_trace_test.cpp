@@ -132,8 +132,9 @@ TEST_F(ProfilerTest, TheTableShowsTheCostliestOperatorsFirst) {
 TEST_F(ProfilerTest, KernelsAreInTheTraceAndTheTable_CUPTI) {
   auto profiler = this->profiler(kTwoSteps);
   auto model = toy_model();
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                       {.callbacks = {profiler}, .accelerator = {.device = "cuda"}});
+  QuietTrainer trainer(
+      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+      {.callbacks = {profiler}, .default_callbacks = {}, .accelerator = {.device = "cuda"}});
   trainer.train(epochs(1));
   EXPECT_FALSE(trace_of(*profiler).events("kernel").empty());
   const auto& operators = profiler->operators();

@@ -32,7 +32,9 @@ LossFunction infinite_at(int call, bool has_finite_gradients = false) {
 struct BadLoss {
   explicit BadLoss(LossFunction loss, TerminateOnNaNOptions options = {})
       : trainer(model, std::move(loss), toy_sgd(model),
-                {.callbacks = {make<TerminateOnNaN>(options)}, .accelerator = {.device = "cpu"}}) {}
+                {.callbacks = {make<TerminateOnNaN>(options)},
+                 .default_callbacks = {},
+                 .accelerator = {.device = "cpu"}}) {}
 
   torch::nn::Sequential model = toy_model();
   QuietTrainer trainer;

@@ -218,7 +218,8 @@ TEST(TrackRunSecondRunTest, AStateWithHistogramsOfSparseGradientsResumes) {
     QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(),
                          std::make_shared<torch::optim::SGD>(model->parameters(), 0.1),
                          {.callbacks = {make<TrackRun>({tracker}, {.histograms_every_n_epochs = 1}),
-                                        saving_every_update(folder / "states")}});
+                                        saving_every_update(folder / "states")},
+                          .default_callbacks = {}});
     trainer.train(options);
     return tracker->histograms;
   };

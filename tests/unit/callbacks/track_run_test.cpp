@@ -74,6 +74,7 @@ TEST(TrackRunTest, ANonFiniteLossAppearsOnlyInItsOwnRecord) {
   const auto model = toy_model();
   QuietTrainer trainer(model, infinite_once, toy_sgd(model),
                        {.callbacks = {make<TrackRun>({tracker}, {.every_n_updates = 1})},
+                        .default_callbacks = {},
                         .accelerator = {.device = "cpu"}});
   trainer.train(short_run(1));
   const auto logged = tracker->of("train_loss");
@@ -245,6 +246,7 @@ TEST(TrackRunTest, OnlyTheMainProcessTracks) {
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
                        {.callbacks = {make<TrackRun>(
                             {tracker}, {.every_n_updates = 1, .histograms_every_n_epochs = 1})},
+                        .default_callbacks = {},
                         .accelerator = {.device = "cpu", .process_group = pretended_group(1, 2)}});
   ASSERT_FALSE(trainer.accelerator().is_main_process());
   trainer.train(short_run());

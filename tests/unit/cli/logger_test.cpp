@@ -69,7 +69,6 @@ TEST_F(LoggerTest, ReceivesTheStartTheEndAndTheExceptionOfARun) {
   const auto model = toy_model();
   CallbackList callbacks{make<LambdaCallback>(
       {.on_train_epoch_end = [](Trainer&) { throw Error("the data are gone"); }})};
-  for (const auto& callback : default_callbacks()) callbacks.push_back(callback);
   Trainer trainer(
       model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
       {.callbacks = std::move(callbacks), .accelerator = {.device = "cpu", .logger = logger}});

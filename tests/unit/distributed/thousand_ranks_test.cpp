@@ -34,6 +34,7 @@ TEST(ThousandRanksTest, ARankReadsItsShareOfEachUpdateAndOfTheEvaluation) {
   QuietTrainer trainer(
       net, torch::nn::MSELoss(), std::make_shared<torch::optim::SGD>(net->parameters(), 1e-12),
       {.callbacks = {keep},
+       .default_callbacks = {},
        .accelerator = {.device = "cpu", .process_group = pretended_group(kRank, kNumRanks)}});
   const auto numbers = torch::arange(5 * kNumRanks * 2 + 7, torch::kFloat);
   const auto result = trainer.train({.train_dataset = TensorDataset(numbers, numbers),

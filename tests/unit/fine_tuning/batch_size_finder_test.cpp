@@ -34,7 +34,7 @@ struct BatchSizeFinderTest : ::testing::Test {
   SmallMemory trainer_{model_,
                        torch::nn::CrossEntropyLoss(),
                        toy_sgd(model_),
-                       {.callbacks = {}, .accelerator = {.device = "cpu"}}};
+                       {.default_callbacks = {}, .accelerator = {.device = "cpu"}}};
   TrainOptions options_{.train_dataset = toy_data(200)};
 };
 
@@ -57,7 +57,7 @@ TEST_F(BatchSizeFinderTest, SkipsASizeThatIsTooSmallForBatchNorm) {
     const torch::nn::Sequential model(torch::nn::Linear(4, 8), torch::nn::BatchNorm1d(8),
                                       torch::nn::Linear(8, 3));
     SmallMemory trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                        {.callbacks = {}, .accelerator = {.device = "cpu"}});
+                        {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
     trainer.limit = limit;
     if (limit == 1) {
       EXPECT_ERROR(find_batch_size(trainer, options_), "not even a batch of 2 fits");
@@ -124,7 +124,7 @@ TEST_F(BatchSizeFinderTest, TheSpeedDoesNotIncludeTheEndOfTheTrial) {
     void train_epoch_end() override { std::this_thread::sleep_for(std::chrono::seconds(1)); }
   };
   SlowEnd trainer(model_, torch::nn::CrossEntropyLoss(), toy_sgd(model_),
-                  {.callbacks = {}, .accelerator = {.device = "cpu"}});
+                  {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
   const auto result =
       find_batch_size(trainer, options_, {.min_batch_size = 4, .max_batch_size = 4});
   EXPECT_GT(result.trials.at(0).samples_per_second, 4.0 * BatchSizeFinderOptions().num_updates);
@@ -168,7 +168,7 @@ TEST_F(BatchSizeFinderTest, TheSpeedExcludesTheFirstUpdate) {
     double seconds = 0.0;
   };
   Busy trainer(model_, torch::nn::CrossEntropyLoss(), toy_sgd(model_),
-               {.callbacks = {}, .accelerator = {.device = "cpu"}});
+               {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
   const auto result = find_batch_size(trainer, options_, {.min_batch_size = 200, .num_updates = 2});
   EXPECT_LE(result.trials.at(0).samples_per_second, 200.0 / trainer.seconds);
 }

@@ -60,9 +60,9 @@ struct FindersTest : ::testing::Test {
   template <class TrainerClass>
   TrainerClass trainer_of(DistributedOptions distributed = {},
                           LossFunction loss = torch::nn::CrossEntropyLoss()) {
-    return TrainerClass(
-        toy_.model, std::move(loss), toy_.optimizer,
-        {.callbacks = {}, .accelerator = {.device = "cpu", .distributed = std::move(distributed)}});
+    return TrainerClass(toy_.model, std::move(loss), toy_.optimizer,
+                        {.default_callbacks = {},
+                         .accelerator = {.device = "cpu", .distributed = std::move(distributed)}});
   }
 
   std::shared_ptr<CountRuns> runs_ = std::make_shared<CountRuns>();
@@ -169,7 +169,7 @@ TEST_F(FindersTest, SuggestsARateThatTrainsWell) {
     std::shared_ptr<torch::optim::Optimizer> optimizer = toy_sgd(model, 0.1, /*momentum=*/0.0);
     if (is_adam) optimizer = std::make_shared<torch::optim::Adam>(model->parameters());
     QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                         {.callbacks = {}, .accelerator = {.device = "cpu"}});
+                         {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
     const auto result = find_learning_rate(
         trainer,
         {.train_dataset = TensorDataset(x, y), .num_epochs = 1, .per_device_batch_size = 32});
@@ -317,7 +317,7 @@ LrFinderResult find_with_losses(std::vector<double> losses, LrFinderOptions find
                        [num_losses, losses](const torch::Tensor& output, const torch::Tensor&) {
                          return output.sum() * 0.0 + losses.at((*num_losses)++);
                        },
-                       toy_sgd(model), {.callbacks = {}, .accelerator = {.device = "cpu"}});
+                       toy_sgd(model), {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
   finder.num_updates = static_cast<int64_t>(losses.size());
   return find_learning_rate(trainer, training(), finder);
 }

@@ -181,6 +181,7 @@ TEST(ParameterGroupsTest, FrozenParametersHaveTheirOwnDecayWhenTheyAreUnfrozen) 
   QuietTrainer trainer(
       model, torch::nn::CrossEntropyLoss(), optimizer,
       {.callbacks = {make<FreezeLayers>(freezer, {.unfreeze_at = {{.epoch = 2, .from_index = 0}}})},
+       .default_callbacks = {},
        .accelerator = {.device = "cpu"}});
   const at::Tensor before = model[0]->as<Linear>()->weight.detach().clone();
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
@@ -292,7 +293,7 @@ TEST(ParameterGroupsTest, LayerWiseRatesFollowTheScheduleInTraining) {
       parameter_groups(net, defaults, {.layer_wise_lr = LayerWiseLrOptions{.decay = 0.5}}),
       defaults);
   LrTrainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
-                    {.callbacks = {}, .accelerator = {.device = "cpu"}});
+                    {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
   auto options = fine_tuning_run(2);
   options.create_scheduler_fn = cosine({.min_lr = 0.0});
   trainer.train(options);

@@ -86,7 +86,7 @@ TEST(ModelTest, TrainsATorchScriptModule) {
   Model model(script);
   QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(),
                        std::make_shared<torch::optim::AdamW>(model.parameters(), 0.05),
-                       {.callbacks = {}, .accelerator = {.device = "cpu"}});
+                       {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(32), .num_epochs = 10});
   const auto losses = trainer.run_history().get_metric_values("train_loss_epoch");
   EXPECT_LT(losses.back(), losses.front());

@@ -48,6 +48,7 @@ struct GraphRun {
         trainer(
             net, torch::nn::CrossEntropyLoss(), optimizer,
             {.callbacks = {keep_losses},
+             .default_callbacks = {},
              .accelerator = {
                  .device = device, .precision = precision, .grad_scaler = {.init_scale = 64}}}) {}
 
@@ -248,6 +249,7 @@ TEST(GraphModeTest, OutputsOfAStepKeepNoGraph) {
   auto model = toy_model();
   ManyOutputs trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
                       {.callbacks = {make<LambdaCallback>({.on_train_step_end = look})},
+                       .default_callbacks = {},
                        .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(16),
                  .num_epochs = 1,

@@ -74,7 +74,7 @@ std::vector<std::vector<double>> train(const Case& chosen) {
       linear, nullptr,
       std::make_shared<torch::optim::SGD>(linear->parameters(),
                                           torch::optim::SGDOptions(0.125).momentum(0.5)),
-      {.callbacks = {},
+      {.default_callbacks = {},
        .accelerator = {.device = test_device(),
                        .precision = Precision::fp16,
                        .grad_scaler = {.init_scale = 64.0, .growth_interval = 2}}});

@@ -104,7 +104,7 @@ struct PrecisionRun {
       : model(toy_model()),
         optimizer(toy_sgd(model)),
         trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                {.callbacks = {},
+                {.default_callbacks = {},
                  .accelerator = {.device = "cpu", .precision = precision, .grad_scaler = scaler}}) {
   }
 
@@ -215,9 +215,9 @@ template <class Optimizer>
 struct ConvolutionRun {
   explicit ConvolutionRun(bool channels_last = true)
       : optimizer(std::make_shared<Optimizer>(model->parameters(), 0.01)),
-        trainer(
-            model, torch::nn::CrossEntropyLoss(), optimizer,
-            {.callbacks = {}, .accelerator = {.device = "cpu", .channels_last = channels_last}}) {}
+        trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                {.default_callbacks = {},
+                 .accelerator = {.device = "cpu", .channels_last = channels_last}}) {}
 
   void train(int64_t num_epochs = 1) {
     const auto images = torch::sin(torch::arange(8 * 3 * 8 * 8, torch::kFloat)).view({8, 3, 8, 8});

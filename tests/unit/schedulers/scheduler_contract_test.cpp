@@ -355,7 +355,7 @@ TEST_P(SchedulerContractTest, StepsOncePerUpdate) {
     CountingTrainer trainer(model, torch::nn::CrossEntropyLoss(),
                             std::make_shared<torch::optim::AdamW>(model->parameters(),
                                                                   torch::optim::AdamWOptions(0.01)),
-                            {.callbacks = {}, .accelerator = {.device = "cpu"}});
+                            {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
     trainer.skip_every = skip_every;
     trainer.train({.train_dataset = toy_data(40),
                    .num_epochs = 3,

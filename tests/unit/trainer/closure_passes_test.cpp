@@ -146,9 +146,9 @@ TEST(ClosurePassesTest, LbfgsTrainsAModelInChannelsLast) {
     const torch::nn::Sequential model(
         torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3).padding(1)), torch::nn::ReLU(),
         torch::nn::Flatten(), torch::nn::Linear(64, 3));
-    QuietTrainer trainer(
-        model, torch::nn::CrossEntropyLoss(), toy_lbfgs(model),
-        {.callbacks = {}, .accelerator = {.device = "cpu", .channels_last = channels_last}});
+    QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_lbfgs(model),
+                         {.default_callbacks = {},
+                          .accelerator = {.device = "cpu", .channels_last = channels_last}});
     const auto images = torch::sin(torch::arange(8 * 48, torch::kFloat)).reshape({8, 3, 4, 4});
     trainer.train({.train_dataset = TensorDataset(images, torch::arange(8) % 3),
                    .num_epochs = 2,

@@ -115,9 +115,10 @@ std::vector<torch::Tensor> train_conv_net(const std::string& device, const std::
   torch::manual_seed(5);
   torch::nn::Sequential model(torch::nn::Conv2d(2, 4, 3), torch::nn::Flatten(),
                               torch::nn::Linear(64, 3));
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(),
-                       make_optimizer_fn(optimizer, settings)(model->parameters()),
-                       {.callbacks = {}, .accelerator = {.device = device, .channels_last = true}});
+  QuietTrainer trainer(
+      model, torch::nn::CrossEntropyLoss(),
+      make_optimizer_fn(optimizer, settings)(model->parameters()),
+      {.default_callbacks = {}, .accelerator = {.device = device, .channels_last = true}});
   if (!from.empty()) trainer.load_checkpoint(from);
   const auto images = torch::sin(torch::arange(32 * 72, torch::kFloat) * 0.7).view({32, 2, 6, 6});
   trainer.train({.train_dataset = TensorDataset(images, torch::arange(32) * 7 % 3),
@@ -146,7 +147,7 @@ TEST(DeviceTest, NewTensorsAreCreatedOnTheDeviceOfTheTrainer_MultiCUDA) {
   };
   auto model = toy_model();
   QuietTrainer trainer(model, loss, toy_sgd(model),
-                       {.callbacks = {}, .accelerator = {.device = "cuda:1"}});
+                       {.default_callbacks = {}, .accelerator = {.device = "cuda:1"}});
   std::atomic<int> num_elsewhere = 0;
   const Transform transform = [&](Batch batch, const TransformContext&) {
     if (on_device().device().index() != 1) ++num_elsewhere;
@@ -178,7 +179,7 @@ TEST(DeviceTest, AFailedRecordingLeavesTheDeviceUsable_CUDA) {
     auto optimizer =
         std::make_shared<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(0.1));
     QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
-                         {.callbacks = {}, .accelerator = {.device = "cuda:0"}});
+                         {.default_callbacks = {}, .accelerator = {.device = "cuda:0"}});
     trainer.train({.train_dataset = toy_data(32),
                    .num_epochs = 1,
                    .per_device_batch_size = 4,
@@ -202,7 +203,7 @@ TEST(DeviceTest, ALossThatThrowsInAWarmUpLeavesNoWorkBehind_CUDA) {
     auto optimizer =
         std::make_shared<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.1));
     QuietTrainer trainer(model, loss, optimizer,
-                         {.callbacks = {}, .accelerator = {.device = "cuda:0"}});
+                         {.default_callbacks = {}, .accelerator = {.device = "cuda:0"}});
     trainer.train({.train_dataset = TensorDataset(torch::ones({256, 64}), torch::arange(256) % 64),
                    .num_epochs = 1,
                    .per_device_batch_size = 64,

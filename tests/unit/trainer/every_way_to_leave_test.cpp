@@ -133,7 +133,8 @@ struct OneRun {
     CallbackList callbacks{leave, std::make_shared<Trail>()};
     if (which == Callbacks::default_ones) {
       callbacks.push_back(std::make_shared<StopOnSignal>());
-      callbacks = default_callbacks(callbacks);
+      const CallbackList before = default_callbacks();
+      callbacks.insert(callbacks.begin(), before.begin(), before.end());
     } else {
       // The omitted callbacks end the run early, record times, or (ModelSummary) draw random
       // numbers at the start of the run.
@@ -153,7 +154,8 @@ struct OneRun {
     trainer = std::make_unique<QuietTrainer>(
         model, nn::CrossEntropyLoss(),
         std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01),
-        TrainerOptions{.callbacks = callbacks, .accelerator = {.device = "cpu"}});
+        TrainerOptions{
+            .callbacks = callbacks, .default_callbacks = {}, .accelerator = {.device = "cpu"}});
     options = {.train_dataset = toy_data(8),
                .num_epochs = 3,
                .eval_dataset = toy_data(6),

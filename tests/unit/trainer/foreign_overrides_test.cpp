@@ -205,7 +205,7 @@ struct Program {
   ForeignTrainer trainer{model,
                          torch::nn::CrossEntropyLoss(),
                          toy_sgd(model),
-                         {.callbacks = {}, .accelerator = {.device = "cpu"}}};
+                         {.default_callbacks = {}, .accelerator = {.device = "cpu"}}};
 };
 
 /// Overrides that change a run, and a part of what the run then gives. All others give the same.

@@ -105,9 +105,10 @@ class KeepNumbers : public Callback {
 /// Returns a Trainer of a model with a batch norm, on the CPU.
 inline std::unique_ptr<QuietTrainer> norm_trainer(CallbackList callbacks) {
   const torch::nn::Sequential model(torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 3));
-  return std::make_unique<QuietTrainer>(
-      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-      TrainerOptions{.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}});
+  return std::make_unique<QuietTrainer>(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                                        TrainerOptions{.callbacks = std::move(callbacks),
+                                                       .default_callbacks = {},
+                                                       .accelerator = {.device = "cpu"}});
 }
 
 }  // namespace linkboy::testing

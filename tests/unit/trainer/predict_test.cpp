@@ -22,7 +22,9 @@ class Predicting : public QuietTrainer {
   explicit Predicting(OutputsOf outputs, CallbackList callbacks = {},
                       const torch::nn::Sequential& model = toy_model())
       : QuietTrainer(model, nullptr, nullptr,
-                     {.callbacks = std::move(callbacks), .accelerator = {.device = test_device()}}),
+                     {.callbacks = std::move(callbacks),
+                      .default_callbacks = {},
+                      .accelerator = {.device = test_device()}}),
         net(model),
         outputs_(std::move(outputs)) {}
 

@@ -35,7 +35,8 @@ TEST(ReadmeTest, ASubclassAndACallbackTakeAFewLines) {
   auto net = linkboy::testing::toy_model();
   auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), 1e-2);
   auto watch = std::make_shared<StopAfterAnHour>();
-  LabelSmoothing trainer(net, torch::nn::CrossEntropyLoss(), optimizer, {.callbacks = {watch}});
+  LabelSmoothing trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
+                         {.callbacks = {watch}, .default_callbacks = {}});
   const auto train = linkboy::testing::toy_data(64);
   auto result = trainer.train({.train_dataset = train, .num_epochs = 2});
   EXPECT_EQ(result.reason, linkboy::StopReason::finished);

@@ -37,9 +37,11 @@ struct WithModules {
     auto parameters = model->parameters();
     parameters.push_back(loss->temperature);
     parameters.push_back(other->weight);
-    trainer = std::make_unique<QuietTrainer>(
-        model, loss, std::make_shared<torch::optim::Adam>(parameters, 0.1),
-        TrainerOptions{.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}});
+    trainer = std::make_unique<QuietTrainer>(model, loss,
+                                             std::make_shared<torch::optim::Adam>(parameters, 0.1),
+                                             TrainerOptions{.callbacks = std::move(callbacks),
+                                                            .default_callbacks = {},
+                                                            .accelerator = {.device = "cpu"}});
     trainer->register_module(other.ptr());
   }
   std::vector<torch::Tensor> tensors() const {

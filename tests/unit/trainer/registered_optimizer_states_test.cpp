@@ -227,7 +227,7 @@ void expect_schedule_stays_at_a_skip(const std::string& device) {
   Players parts;
   Overflowing trainer(
       parts.model, parts.critic, parts.optimizer,
-      {.callbacks = {}, .accelerator = {.device = device, .precision = Precision::fp16}});
+      {.default_callbacks = {}, .accelerator = {.device = device, .precision = Precision::fp16}});
   trainer.register_module(parts.critic.ptr());
   const auto critics = std::make_shared<torch::optim::Adam>(parts.critic->parameters(), 0.05);
   trainer.register_optimizer("critic", critics, critic_schedule());

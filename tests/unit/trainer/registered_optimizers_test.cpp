@@ -241,7 +241,7 @@ TEST(RegisteredOptimizersTest, AllBackwardPassesOfAnUpdateUseOneScaleInFp16) {
     AcceleratorOptions accelerator{.device = "cpu", .precision = Precision::fp16};
     accelerator.grad_scaler = {.init_scale = 64.0, .growth_interval = growth_interval};
     CriticTwice trainer(players.model, players.critic, players.optimizer,
-                        {.callbacks = {}, .accelerator = accelerator});
+                        {.default_callbacks = {}, .accelerator = accelerator});
     trainer.register_module(players.critic.ptr());
     trainer.register_optimizer(
         "critic", std::make_shared<torch::optim::Adam>(players.critic->parameters(), 0.05));

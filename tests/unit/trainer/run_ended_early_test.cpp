@@ -191,7 +191,9 @@ TORCH_MODULE(RunningLoss);
 struct WithRunningLoss {
   explicit WithRunningLoss(CallbackList callbacks = {})
       : trainer(model, loss, toy_sgd(model),
-                {.callbacks = std::move(callbacks), .accelerator = {.device = "cpu"}}) {}
+                {.callbacks = std::move(callbacks),
+                 .default_callbacks = {},
+                 .accelerator = {.device = "cpu"}}) {}
   torch::nn::Sequential model = toy_model();
   RunningLoss loss;
   QuietTrainer trainer;

@@ -47,7 +47,9 @@ struct Program {
                                .grad_scaler = {.init_scale = 65536.0, .growth_interval = 3},
                                .distributed = {.gradient_as_bucket_view = true}})),
         trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                {.callbacks = callbacks(folder), .shared_accelerator = accelerator}) {}
+                {.callbacks = callbacks(folder),
+                 .default_callbacks = {},
+                 .shared_accelerator = accelerator}) {}
 
   static CallbackList callbacks(const std::filesystem::path& folder) {
     return {make<GradientNorm>({.parts = GradientNormParts::modules}),
@@ -244,7 +246,7 @@ inline const std::vector<Use>& uses() {
          // It shares the Accelerator.
          const auto model = toy_model();
          QuietTrainer other(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                            {.callbacks = {}, .shared_accelerator = program.accelerator});
+                            {.default_callbacks = {}, .shared_accelerator = program.accelerator});
          other.train({.train_dataset = toy_data(8), .num_epochs = 1});
          return Outcome{"", model->parameters()};
        }},

@@ -29,7 +29,7 @@ struct OverflowingRun : Callback {
       : asks_at_once_(asks_at_once),
         optimizer(std::make_shared<torch::optim::AdamW>(model->parameters(), 0.01)),
         trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                {.callbacks = {},
+                {.default_callbacks = {},
                  .accelerator = {.device = device,
                                  .precision = Precision::fp16,
                                  .grad_scaler = {.init_scale = 65536.0, .growth_interval = 1}}}) {
@@ -105,9 +105,9 @@ TEST(DeviceTest, TheScheduleOfAFailedRunKeepsTheLearningRateOfTheProgram_CUDA) {
 /// Steps a second optimizer whose gradient overflows in the third update.
 struct TwoOptimizers : QuietTrainer {
   TwoOptimizers(const torch::nn::Sequential& model, torch::Tensor own)
-      : QuietTrainer(
-            model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-            {.callbacks = {}, .accelerator = {.device = "cuda:0", .precision = Precision::fp16}}),
+      : QuietTrainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                     {.default_callbacks = {},
+                      .accelerator = {.device = "cuda:0", .precision = Precision::fp16}}),
         own_(std::move(own)),
         second_(std::vector<torch::Tensor>{own_}, 0.1) {}
 

@@ -130,7 +130,8 @@ torch::nn::Sequential toy_conv_net() {
 
 /// The default callbacks, with a progress bar that draws at every opportunity.
 CallbackList busy_callbacks(std::FILE* stream, CallbackList more) {
-  CallbackList callbacks = default_callbacks(std::move(more));
+  CallbackList callbacks = default_callbacks();
+  callbacks.insert(callbacks.end(), more.begin(), more.end());
   for (auto& callback : callbacks) {
     if (!std::dynamic_pointer_cast<ProgressBar>(callback)) continue;
     callback = make<ProgressBar>({.mode = ProgressBarOptions::Mode::plain,
@@ -147,6 +148,7 @@ struct Training {
                                                         torch::optim::AdamWOptions(0.01))),
         trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
                 {.callbacks = busy_callbacks(null_stream.get(), std::move(more)),
+                 .default_callbacks = {},
                  .accelerator = {.device = setting.device,
                                  .precision = setting.precision,
                                  .grad_scaler = {.init_scale = setting.overflows ? 65536.0 : 64.0,

@@ -23,7 +23,7 @@ struct LbfgsToy {
                     AcceleratorOptions accelerator = {.device = "cpu"})
       : model(std::move(net)),
         trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                {.callbacks = {}, .accelerator = std::move(accelerator)}) {}
+                {.default_callbacks = {}, .accelerator = std::move(accelerator)}) {}
 
   torch::nn::Sequential model;
   std::shared_ptr<Lbfgs> optimizer = toy_lbfgs(model);

@@ -80,7 +80,7 @@ TEST(TrainerCheckpointTest, LoadsCommonPartsAndReportsTheOthers) {
   EXPECT_EQ(without_scheduler.trainer.lines.size(), 1U)
       << "parts that are not requested are not reported";
   QuietTrainer without_optimizer(toy_model(), nullptr, nullptr,
-                                 {.callbacks = {}, .accelerator = {.device = "cpu"}});
+                                 {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
   without_optimizer.load_checkpoint(folder / "x.pt");
   EXPECT_NE(without_optimizer.lines.at(0).find("the optimizer's state, the scheduler's state"),
             std::string::npos);
@@ -218,7 +218,8 @@ TEST(TrainingStateTest, ATrainerWithoutAnOptimizerLoadsTheRestAndReportsIt) {
   toy.train(four_updates_per_epoch(1));
   toy.trainer.save_training_state(folder.path());
   const auto model = toy_model();
-  QuietTrainer other(model, nullptr, nullptr, {.callbacks = {}, .accelerator = {.device = "cpu"}});
+  QuietTrainer other(model, nullptr, nullptr,
+                     {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
   StateDict contents = read_checkpoint(folder / kTrainingStateFile);
   contents.erase("scheduler_state_dict");
   write_checkpoint(folder / kTrainingStateFile, contents);

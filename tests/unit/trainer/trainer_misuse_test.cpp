@@ -24,8 +24,9 @@ class WithStep : public QuietTrainer {
 
   explicit WithStep(Step step, const torch::nn::Sequential& model = toy_model(),
                     Precision precision = Precision::fp32)
-      : QuietTrainer(model, nullptr, toy_sgd(model),
-                     {.callbacks = {}, .accelerator = {.device = "cpu", .precision = precision}}),
+      : QuietTrainer(
+            model, nullptr, toy_sgd(model),
+            {.default_callbacks = {}, .accelerator = {.device = "cpu", .precision = precision}}),
         step_(std::move(step)) {}
 
   StepOutput calculate_train_batch_loss(const Batch& batch) override {

@@ -36,7 +36,8 @@ TEST(TrainerNumbersTest, EpochLossIsTheSampleWeightedMean) {
                          [](const torch::Tensor& output, const torch::Tensor& target) {
                            return output.sum() * 0.0 + target.size(0);
                          },
-                         toy_sgd(model), {.callbacks = {}, .accelerator = {.device = "cpu"}});
+                         toy_sgd(model),
+                         {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
     trainer.train({.train_dataset = toy_data(10),
                    .num_epochs = 1,
                    .per_device_batch_size = 4,

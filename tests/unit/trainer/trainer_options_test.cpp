@@ -65,7 +65,7 @@ TEST(TrainerOptionsTest, UsesTheGivenRunHistory) {
   const auto model = toy_model();
   const auto history = std::make_shared<CountingHistory>();
   QuietTrainer trainer(model, CrossEntropyLoss(), toy_sgd(model),
-                       {.callbacks = {}, .run_history = history});
+                       {.default_callbacks = {}, .run_history = history});
   EXPECT_EQ(&trainer.run_history(), history.get());
   trainer.train({.train_dataset = toy_data(4), .num_epochs = 2, .eval_dataset = toy_data(4)});
   EXPECT_EQ(history->num_values, 4);
@@ -75,9 +75,10 @@ TEST(TrainerOptionsTest, UsesAGivenAcceleratorInsteadOfTheOptions) {
   const auto model = toy_model();
   const auto accelerator = std::make_shared<Accelerator>(
       AcceleratorOptions{.device = "cpu", .precision = Precision::bf16});
-  QuietTrainer trainer(
-      model, CrossEntropyLoss(), toy_sgd(model),
-      {.callbacks = {}, .accelerator = {.device = "cuda:99"}, .shared_accelerator = accelerator});
+  QuietTrainer trainer(model, CrossEntropyLoss(), toy_sgd(model),
+                       {.default_callbacks = {},
+                        .accelerator = {.device = "cuda:99"},
+                        .shared_accelerator = accelerator});
   EXPECT_EQ(&trainer.accelerator(), accelerator.get());
   trainer.train({.train_dataset = toy_data(4), .num_epochs = 1});
   EXPECT_EQ(trainer.run().config().precision, Precision::bf16);
@@ -90,7 +91,7 @@ TEST(TrainerOptionsTest, TwoTrainersMayShareAnAccelerator) {
   for (int i = 0; i < 2; ++i) {
     const auto model = toy_model();
     QuietTrainer trainer(model, CrossEntropyLoss(), toy_sgd(model),
-                         {.callbacks = {}, .shared_accelerator = accelerator});
+                         {.default_callbacks = {}, .shared_accelerator = accelerator});
     trainer.train({.train_dataset = toy_data(8), .num_epochs = 2});
     EXPECT_TRUE(bit_equal(model->parameters(), alone.model->parameters())) << i;
   }
@@ -100,12 +101,13 @@ TEST(TrainerOptionsTest, TrainersThatShareAnAcceleratorDoNotTrainWithinEachOther
   const auto accelerator = std::make_shared<Accelerator>(AcceleratorOptions{.device = "cpu"});
   const auto model = toy_model();
   QuietTrainer inner(model, CrossEntropyLoss(), toy_sgd(model),
-                     {.callbacks = {}, .shared_accelerator = accelerator});
+                     {.default_callbacks = {}, .shared_accelerator = accelerator});
   const auto train_within = make<LambdaCallback>({.on_train_epoch_end = [&](Trainer&) {
     inner.train({.train_dataset = toy_data(4), .num_epochs = 1});
   }});
-  QuietTrainer outer(model, CrossEntropyLoss(), toy_sgd(model),
-                     {.callbacks = {train_within}, .shared_accelerator = accelerator});
+  QuietTrainer outer(
+      model, CrossEntropyLoss(), toy_sgd(model),
+      {.callbacks = {train_within}, .default_callbacks = {}, .shared_accelerator = accelerator});
   EXPECT_ERROR(outer.train({.train_dataset = toy_data(4), .num_epochs = 1}),
                "while another Trainer is training with the same Accelerator");
   EXPECT_EQ(inner.train({.train_dataset = toy_data(4), .num_epochs = 1}).num_updates, 1);
@@ -116,7 +118,7 @@ TEST(TrainerOptionsTest, AnEvaluationWithinTheRunOfAnotherTrainerLeavesTheAccele
       AcceleratorOptions{.device = "cpu", .distributed = {.local_sgd_interval = 2}});
   const auto model = toy_model();
   QuietTrainer inner(model, CrossEntropyLoss(), toy_sgd(model),
-                     {.callbacks = {}, .shared_accelerator = accelerator});
+                     {.default_callbacks = {}, .shared_accelerator = accelerator});
   inner.train({.train_dataset = toy_data(4), .num_epochs = 3});
   const auto state = [&] { return c10::str(accelerator->state_dict().to_ivalue()); };
   const auto evaluate_within = make<LambdaCallback>({.on_train_epoch_end = [&](Trainer&) {
@@ -125,8 +127,9 @@ TEST(TrainerOptionsTest, AnEvaluationWithinTheRunOfAnotherTrainerLeavesTheAccele
     EXPECT_EQ(state(), before);
   }});
   Toy other;
-  QuietTrainer outer(other.model, CrossEntropyLoss(), other.optimizer,
-                     {.callbacks = {evaluate_within}, .shared_accelerator = accelerator});
+  QuietTrainer outer(
+      other.model, CrossEntropyLoss(), other.optimizer,
+      {.callbacks = {evaluate_within}, .default_callbacks = {}, .shared_accelerator = accelerator});
   outer.train({.train_dataset = toy_data(4), .num_epochs = 1});
 }
 

@@ -70,12 +70,12 @@ TEST(TrainerTest, RejectsAnEmptyDataset) {
 
 TEST(TrainerTest, NeedsAnOptimizerAndALossFunction) {
   QuietTrainer without_optimizer(toy_model(), torch::nn::CrossEntropyLoss(), nullptr,
-                                 {.callbacks = {}, .accelerator = {.device = "cpu"}});
+                                 {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
   EXPECT_ERROR(without_optimizer.train({.train_dataset = toy_data(8), .num_epochs = 1}),
                "has no optimizer");
   auto model = toy_model();
   QuietTrainer without_loss(model, nullptr, toy_sgd(model),
-                            {.callbacks = {}, .accelerator = {.device = "cpu"}});
+                            {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
   EXPECT_ERROR(without_loss.train({.train_dataset = toy_data(8), .num_epochs = 1}),
                "has no loss function");
 }

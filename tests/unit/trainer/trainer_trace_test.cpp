@@ -53,6 +53,7 @@ struct Traced {
         trainer(trace, model, loss ? loss : LossFunction(torch::nn::CrossEntropyLoss()),
                 toy_sgd(model),
                 TrainerOptions{.callbacks = with_tracing(std::move(callbacks_after)),
+                               .default_callbacks = {},
                                .accelerator = {.device = "cpu"}}) {}
 
   CallbackList with_tracing(CallbackList after) {
