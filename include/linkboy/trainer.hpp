@@ -94,8 +94,9 @@ class LINKBOY_API Trainer {
   ///         data, after `Callback::on_exception`.
   TrainResult train(const TrainOptions& options);
 
-  /// Evaluates the model and records the metrics in a temporary in-memory run history. Afterwards,
-  /// restores the history and the counts of the previous training run.
+  /// Evaluates the model and records the metrics in a temporary in-memory run history. From the
+  /// start of the call to `on_run_exit`, `run()` is that of the evaluation; then the previous
+  /// training run and its history are back.
   /// @return `evaluation_loss` (absent if the evaluation was stopped) and the metrics of the
   ///         callbacks.
   /// @throws The same errors as `train`.
@@ -165,7 +166,7 @@ class LINKBOY_API Trainer {
   /// @note Collective.
   virtual RunConfig create_run_config(const TrainOptions& options);
   /// Creates the run's scheduler; returns null if `options.create_scheduler_fn` is empty. Called
-  /// after `run_config` is set.
+  /// after `Run::config` is set.
   virtual std::unique_ptr<Scheduler> create_scheduler(const TrainOptions& options);
 
   // ---- Training --------------------------------------------------------------------------------
@@ -254,7 +255,7 @@ class LINKBOY_API Trainer {
   virtual void scheduler_epoch_end();
   /// Called before `Callback::on_training_run_epoch_end`.
   virtual void training_run_epoch_end() {}
-  /// Called before `Callback::on_training_run_end`, when `result` is complete.
+  /// Called before `Callback::on_training_run_end`, when `Run::result` is complete.
   virtual void training_run_end() {}
 
   // ---- The members of a subclass ---------------------------------------------------------------
@@ -322,7 +323,7 @@ class LINKBOY_API Trainer {
   at::Tensor evaluate_window();
   /// Runs `calculate_eval_batch_loss` in the run's precision, and adds the loss to the means of the
   /// set.
-  /// @throws Error outside of `eval_step`.
+  /// @throws Error outside of `eval_step`, or if the output has no loss.
   StepOutput eval_forward(const Batch& batch);
 
  public:
@@ -356,10 +357,10 @@ class LINKBOY_API Trainer {
   ///         cannot be written; on all processes, the error of the previous asynchronous save.
   void save_training_state(const std::filesystem::path& directory, SaveStateOptions options = {});
 
-  /// Whether a training state can be saved now. False within an update, in `evaluate`, during a
-  /// run's set-up, and from an epoch's last update to the epoch's end. If a callback
-  /// `saves_training_states()`, it is true in that last period, too; the saved state is then that
-  /// of the last update.
+  /// Whether a training state can be saved now. False within an update, in `evaluate`, in
+  /// `predict` outside of a run, during a run's set-up, and from an epoch's last update to the
+  /// epoch's end. If a callback `saves_training_states()`, it is true in that last period, too; the
+  /// saved state is then that of the last update.
   /// @note Not collective.
   bool can_save_training_state() const;
 
@@ -383,9 +384,10 @@ class LINKBOY_API Trainer {
 
   /// The run in progress, or the last training run.
   const Run& run() const;
-  /// Number of updates so far in this run. In fp16 on CUDA, the host finds out late whether an
-  /// update was skipped, and steps the scheduler only then. This method, `scheduler` and
-  /// `optimizer` wait for that result; `Run::num_known_updates` does not.
+  /// Number of updates so far in this run; 0 in the runs of `evaluate` and `predict`. In fp16 on
+  /// CUDA, the host finds out late whether an update was skipped, and steps the scheduler only
+  /// then. This method, `scheduler` and `optimizer` wait for that result; `Run::num_known_updates`
+  /// does not.
   int64_t num_updates();
   /// In `on_train_update_end`, whether the optimizer's step was skipped, so that the update does
   /// not count. Waits for the result.

@@ -46,7 +46,7 @@ struct RunSnapshot::PreviousRun {
     }
   }
 
-  std::unique_ptr<RunState> run{};
+  std::unique_ptr<RunState> run = std::make_unique<RunState>();
   std::vector<TrainedOptimizer::Schedule> schedules;
 };
 

@@ -1,4 +1,4 @@
-// The checks before a run.
+// The checks of a run, and the warnings at its start.
 
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>

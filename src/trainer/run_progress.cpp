@@ -6,9 +6,9 @@
 
 namespace linkboy {
 
-RunProgress RunProgress::of_evaluation() {
+RunProgress RunProgress::outside_of_training() {
   RunProgress progress;
-  progress.stage_ = Stage::evaluating;
+  progress.stage_ = Stage::not_training;
   return progress;
 }
 

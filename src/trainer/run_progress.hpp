@@ -20,7 +20,7 @@ class RunProgress {
   };
 
   /// The progress of `Trainer::evaluate`, which does not belong to a training run.
-  static RunProgress of_evaluation();
+  static RunProgress outside_of_training();
 
   void set_limits(const Limits& limits) { limits_ = limits; }
 
@@ -90,7 +90,7 @@ class RunProgress {
   void set_setting_up(bool is_setting_up) { is_setting_up_ = is_setting_up; }
   bool is_setting_up() const { return is_setting_up_; }
   /// Whether there is a current or previous training run whose state could be saved.
-  bool has_training_run() const { return stage_ != Stage::evaluating && !is_setting_up_; }
+  bool has_training_run() const { return stage_ != Stage::not_training && !is_setting_up_; }
   /// Whether no update and no end of an epoch is in progress.
   bool is_consistent() const;
   bool is_in_window() const { return stage_ == Stage::in_window; }
@@ -107,7 +107,7 @@ class RunProgress {
     ending_epoch,  // after its last update
     epoch_done,    // but not counted yet
     half_done,     // left in one of the three stages before `epoch_done`
-    evaluating     // in `Trainer::evaluate`
+    not_training   // in `evaluate`, and in `predict` outside of a run
   };
 
   bool has_epochs_after(int64_t num_epochs) const;

@@ -16,7 +16,6 @@
 #include "distributed/agreement.hpp"
 #include "linkboy/error.hpp"
 #include "trainer/run_checks.hpp"
-#include "trainer/training_states.hpp"
 #include "util/error_bytes.hpp"
 
 namespace linkboy {
@@ -187,7 +186,7 @@ void Trainer::Implementation::RunSetUp::prepare_modules() {
   std::vector<const torch::optim::Optimizer*> others;
   for (const auto& each : optimizers.registered()) others.push_back(each.trained.get().get());
   // Another Trainer may be training.
-  const bool is_for_evaluation = !trainer_.call_ || !trainer_.call_->claim;
+  const bool is_for_evaluation = !trainer_.is_in_training_call();
   trainer_.accelerator_->prepare(modules.model(), optimizers.own().get().get(),
                                  modules.registered(), others, is_for_evaluation);
 }

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/util/FunctionRef.h>
-
 #include <memory>
 #include <string>
 #include <vector>

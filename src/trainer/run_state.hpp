@@ -32,6 +32,7 @@ struct Evaluation {
 /// The evaluations of a run.
 struct RunEvaluations {
   Evaluation current{};
+  bool is_in_step = false;            // in `eval_step`
   int64_t num_evaluated_sets = 0;     // of the current or last evaluation by `evaluate_now`
   bool was_evaluated_before = false;  // whether the evaluation before training is complete
   bool is_epoch_evaluated = false;

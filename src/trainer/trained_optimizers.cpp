@@ -9,7 +9,6 @@
 #include "checkpoint/checkpoint_keys.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/profiling/profiler_range.hpp"
 
 namespace linkboy {
 

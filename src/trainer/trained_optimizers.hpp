@@ -59,8 +59,8 @@ class TrainedOptimizers {
   StateDict registered_states(const Accelerator& accelerator) const;
   /// The states of the registered optimizers' schedules, by the name of the optimizer.
   StateDict registered_schedules() const;
-  /// Checks that the contents of a checkpoint have, under `key`, exactly the states with the names
-  /// of `states`.
+  /// Checks that the contents of a checkpoint have, under `key`, exactly the states with these
+  /// names.
   /// @throws Error that lists both.
   static void check_names(const StateDict& contents, const char* key,
                           std::vector<std::string> names, const std::filesystem::path& path);

@@ -61,12 +61,10 @@ class Trainer::Implementation::EvaluationScope {
 Metrics Trainer::evaluate(const EvaluateOptions& options) {
   check_evaluate_options(options);
   Metrics metrics;
-  const Implementation::RunScope back_to_training_run(*impl_);
+  auto history = std::make_shared<InMemoryRunHistory>();
+  history->set_metric_name_prefix(run_history().metric_name_prefix());
+  const Implementation::RunScope back_to_training_run(*impl_, history);
   impl_->run_with_callbacks(options.callbacks, [&] {
-    auto history = std::make_shared<InMemoryRunHistory>();
-    history->set_metric_name_prefix(run_history().metric_name_prefix());
-    const auto metrics_of_training = std::exchange(impl_->run_history_, history);
-    const auto back = c10::make_scope_exit([&] { impl_->run_history_ = metrics_of_training; });
     Implementation::RunSetUp(*impl_).set_up_evaluation(options);
     impl_->run_until_stop([&] {
       evaluation_run_start();
@@ -138,8 +136,12 @@ void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
       callback.on_eval_epoch_start(*this);
     });
     leave_together();
-    impl_->for_each_batch(loader, impl_->run_history_->current_epoch(),
-                          [this](const Batch& batch) { eval_step(batch); });
+    impl_->for_each_batch(loader, impl_->run_history_->current_epoch(), [&](const Batch& batch) {
+      bool& is_in_step = run.evaluations.is_in_step;
+      const bool outer = std::exchange(is_in_step, true);
+      const auto back = c10::make_scope_exit([&] { is_in_step = outer; });
+      eval_step(batch);
+    });
     eval_epoch_end();
     run.eval_loss.record(run_history(), accelerator(), impl_->metric_prefix(), metric_name);
     ++run.evaluations.num_evaluated_sets;
@@ -170,7 +172,7 @@ void Trainer::Implementation::for_each_batch(DataLoader& loader, int64_t epoch,
   const int64_t num_rounds = is_shared ? -max_over_ranks(*accelerator_, -loader.size()) : 0;
   // In a training run, only a user's request interrupts an evaluation: the other reasons end the
   // training, which is not affected by when its evaluation ends.
-  const auto least = call_->claim ? StopUrgency::request : StopUrgency::ends_training;
+  const auto least = is_in_training_call() ? StopUrgency::request : StopUrgency::ends_training;
   RoundAgreement stop(stop_, least);
   auto batch = batches->next();
   for (int64_t round = 0; batch || round < num_rounds; ++round) {
@@ -194,7 +196,7 @@ void Trainer::eval_step(const Batch& batch) {
 }
 
 StepOutput Trainer::eval_forward(const Batch& batch) {
-  LINKBOY_CHECK(impl_->run_->evaluations.current.is_in_progress,
+  LINKBOY_CHECK(impl_->run_->evaluations.is_in_step,
                 "eval_forward was called outside of eval_step. Call it in eval_step; elsewhere "
                 "call calculate_eval_batch_loss.");
   StepOutput output;

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "linkboy/trainer.hpp"
-#include "trainer/checkpoint_contents.hpp"
 #include "trainer/run_state.hpp"
 #include "trainer/stop_control.hpp"
 #include "trainer/trained_modules.hpp"
@@ -27,7 +26,7 @@ struct Trainer::Implementation {
                  std::shared_ptr<torch::optim::Optimizer> optimizer, TrainerOptions options);
   ~Implementation();
 
-  TrainedParts trained_parts() { return {modules_, optimizers_, *accelerator_}; }
+  bool is_in_training_call() const { return call_ && call_->claim; }
 
   // ---- One batch: trainer.cpp ------------------------------------------------------------------
 

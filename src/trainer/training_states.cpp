@@ -115,7 +115,7 @@ void check_training_state(const StateDict& state, const std::filesystem::path& p
 void Trainer::save_checkpoint(const std::filesystem::path& path, const StateDict& extras,
                               CheckpointParts parts) {
   impl_->settle_update();
-  const StateDict contents = checkpoint_contents(impl_->trained_parts(), extras, parts);
+  const StateDict contents = checkpoint_contents(impl_->states_->trained(), extras, parts);
   const bool writes =
       parts.save_per_node ? accelerator().is_local_main_process() : accelerator().is_main_process();
   if (writes) write_checkpoint(path, contents);
@@ -126,7 +126,7 @@ StateDict Trainer::load_checkpoint(const std::filesystem::path& path, Checkpoint
   accelerator().wait_for_everyone();  // the main process may be writing it
   StateDict contents = read_on_all_ranks(path, accelerator());
   impl_->settle_update();
-  const CheckedCheckpoint checked(impl_->trained_parts(), contents, path, parts,
+  const CheckedCheckpoint checked(impl_->states_->trained(), contents, path, parts,
                                   /*is_resumed=*/false);
   checked.load();
   // What the program loads after a run replaces what was kept for the run's training state.
@@ -233,13 +233,14 @@ void Trainer::Implementation::TrainingStates::save(const std::filesystem::path& 
                                                    SaveStateOptions options) {
   const RunState& run = *trainer_.run_;
   const Accelerator& accelerator = *trainer_.accelerator_;
-  LINKBOY_CHECK(can_save(), "a training state cannot be saved here: ",
-                run.progress.has_training_run()
-                    ? "an update or the end of an epoch is in progress, or was when the run ended."
-                    : "no training run has begun, or this is an evaluation outside of one.",
-                " Save it in on_train_update_end or on_training_run_epoch_end, or after a run that "
-                "ended with a complete update or epoch. Elsewhere at the end of an epoch, save it "
-                "in a callback that saves_training_states().");
+  LINKBOY_CHECK(
+      can_save(), "a training state cannot be saved here: ",
+      run.progress.has_training_run()
+          ? "an update or the end of an epoch is in progress, or was when the run ended."
+          : "no training run has begun, or this is an evaluation or a prediction outside of one.",
+      " Save it in on_train_update_end or on_training_run_epoch_end, or after a run that "
+      "ended with a complete update or epoch. Elsewhere at the end of an epoch, save it "
+      "in a callback that saves_training_states().");
   // One process saves. If that failed, all processes must know before their next collective call.
   succeed_on_all_ranks(accelerator.process_group(), [this] { wait(); });
   trainer_.settle_update();
@@ -258,13 +259,13 @@ void Trainer::Implementation::TrainingStates::save(const std::filesystem::path& 
     }
     return contents;
   };
-  const TrainedParts trained = trainer_.trained_parts();
   if (accelerator.has_own_weights()) {
-    const StateDict own = with_kept_buffers(checkpoint_contents(trained, {}, {.scheduler = false}));
+    const StateDict own =
+        with_kept_buffers(checkpoint_contents(trained(), {}, {.scheduler = false}));
     state.set(kWeightsOfRanks, gather_on_main_process(own, accelerator));
   }
   StateDict contents =
-      with_kept_buffers(checkpoint_contents(trained, {{kTrainingState, state}}, {}));
+      with_kept_buffers(checkpoint_contents(trained(), {{kTrainingState, state}}, {}));
   if (saved.scheduler) contents.set(kScheduler, *saved.scheduler);
   if (!saved.registered_schedulers.empty()) {
     contents.set(kRegisteredSchedulers, saved.registered_schedulers);
@@ -388,7 +389,7 @@ std::vector<std::string> Trainer::Implementation::TrainingStates::load_checked(
   const bool was_evaluated_before = state.get_bool("was_evaluated_before");
   const StateDict members = of_rank.contains(kTrainer) ? of_rank.get_dict(kTrainer) : StateDict();
   trainer_.settle_update();
-  const CheckedCheckpoint checked(trainer_.trained_parts(), contents, path, {},
+  const CheckedCheckpoint checked(trained(), contents, path, {},
                                   /*is_resumed=*/true);
 
   // These may reject their states, too, so they are loaded before the weights and then put back. A
@@ -421,7 +422,6 @@ std::vector<std::string> Trainer::Implementation::TrainingStates::load_checked(
     set_rng_state(device, rng);
     throw;
   }
-  for (const std::string& note : checked.notes()) trainer_.trainer_.print(note);
   run.after_last_update.reset();
   run.window.set_weight_unit(weight_unit);
   run.evaluations.was_evaluated_before = was_evaluated_before;
@@ -433,6 +433,7 @@ std::vector<std::string> Trainer::Implementation::TrainingStates::load_checked(
     trainer_.trainer_.load_state_dict(members);
     set_rng_state(device, resumed);
   }
+  for (const std::string& note : checked.notes()) trainer_.trainer_.print(note);
   return left_out;
 }
 

@@ -17,6 +17,10 @@ class Trainer::Implementation::TrainingStates {
  public:
   explicit TrainingStates(Implementation& trainer) : trainer_(trainer) {}
 
+  /// What checkpoints contain.
+  TrainedParts trained() const {
+    return {trainer_.modules_, trainer_.optimizers_, *trainer_.accelerator_};
+  }
   bool can_save() const;
   /// The work of the Trainer's methods.
   /// @{

@@ -20,9 +20,10 @@ namespace linkboy {
 struct RunState;
 
 /// A run of a Trainer: one call of `train`, `evaluate` or `predict`. `Trainer::run` returns the
-/// current or last training run and, in `evaluate` and `predict`, that of the call. A reference to
-/// the run of `train` is valid until the next call of `train`, one to another run until the call
-/// returns. A Trainer that has not run yet has an empty run.
+/// current or last training run and, from `on_init_end` to `on_run_exit` of `evaluate` and of
+/// `predict` outside of a run, that of the call. In `train`, the new run exists once the loaders
+/// are created. A reference to the run of `train` is valid until the next call of `train`, one to
+/// another run until the call returns. A Trainer that has not run yet has an empty run.
 ///
 /// Use it from the thread that runs the Trainer.
 class LINKBOY_API Run {
@@ -30,16 +31,17 @@ class LINKBOY_API Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
-  /// The lengths and sizes that result from the run's options.
+  /// The lengths and sizes that result from the run's options; the defaults in `predict`.
   const RunConfig& config() const;
   /// The outcome of the run; complete from `Trainer::training_run_end` on.
   const TrainResult& result() const;
   /// The folder of the training state that the run resumed from; empty if it was not resumed.
   const std::filesystem::path& resumed_from() const;
 
-  /// The training loader; null outside of `train`.
+  /// The training loader; null in the runs of `evaluate` and `predict`.
   const std::shared_ptr<DataLoader>& train_dataloader() const;
   /// The loader of the set that is being evaluated; outside of evaluations, that of the first set.
+  /// Null without evaluation data, and in `predict`.
   const std::shared_ptr<DataLoader>& eval_dataloader() const;
   /// The evaluation sets, in the order of their evaluation.
   const std::vector<EvaluationSet>& evaluation_sets() const;

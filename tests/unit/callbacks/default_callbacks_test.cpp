@@ -12,16 +12,16 @@
 namespace linkboy::testing::default_callbacks_test {
 namespace {
 
-TEST(DefaultCallbacksTest, AreTheFiveOfPytorchAcceleratedFollowedByTheMetricsAndTheGivenOnes) {
+TEST(DefaultCallbacksTest, AreTheFiveOfPytorchAcceleratedWithTheMetricsAndTheGivenOnes) {
   const auto model = toy_model();
   Trainer trainer(
       model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
       {.metrics = {{"accuracy", accuracy({.num_classes = 3})}}, .callbacks = {early_stopping()}});
   CallbackHandler& handler = trainer.callback_handler();
   EXPECT_EQ(handler.names(),
-            (std::vector<std::string>{"linkboy::MoveModulesToDevice", "linkboy::TerminateOnNaN",
-                                      "linkboy::PrintProgress", "linkboy::ProgressBar",
-                                      "linkboy::LogMetrics", "linkboy::MetricCallback",
+            (std::vector<std::string>{"linkboy::MetricCallback", "linkboy::MoveModulesToDevice",
+                                      "linkboy::TerminateOnNaN", "linkboy::PrintProgress",
+                                      "linkboy::ProgressBar", "linkboy::LogMetrics",
                                       "linkboy::EarlyStopping"}));
   EXPECT_NE(handler.find<ProgressBar>(), nullptr);
   EXPECT_EQ(handler.find<SaveBestModel>(), nullptr);

@@ -121,8 +121,9 @@ class OwnEvalStep : public QuietTrainer {
   void eval_epoch_end() override {
     run_history().update_metric("num_right", static_cast<double>(num_right));
   }
-  void evaluation_run_end() override {
+  void eval_epoch_start() override {
     if (calls_outside) eval_forward(Batch({{"input", toy_inputs(2)}}));
+    QuietTrainer::eval_epoch_start();
   }
 };
 
@@ -137,7 +138,33 @@ TEST(TrainerRunTest, AnOverrideOfEvalStepSeesEveryBatchAndTheLossStaysTheSame) {
   EXPECT_EQ(metrics.at("num_right"), outputs.argmax(1).eq(labels).sum().item<double>());
 }
 
-TEST(TrainerRunTest, EvalForwardOutsideOfAnEvaluationIsAnError) {
+/// Evaluates data of its own after each epoch.
+class OwnEvaluation : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+
+ protected:
+  void training_run_epoch_end() override {
+    run_eval_epoch(*make_data_loader(toy_data(4), {.batch_size = 2}), "own_loss");
+  }
+};
+
+TEST(TrainerRunTest, ASubclassCanRunAnEvaluationEpochOnDataOfItsOwn) {
+  ToyOf<OwnEvaluation> toy;
+  toy.train();
+  ASSERT_EQ(toy.values("own_loss").size(), 1U);
+  EXPECT_EQ(toy.values("own_loss").back(),
+            toy.trainer.evaluate({.dataset = toy_data(4)}).at("evaluation_loss"));
+}
+
+TEST(TrainerRunTest, EvaluateNowAfterARunEvaluatesItsSetsAgain) {
+  Toy toy;
+  toy.train({.eval_dataset = toy_data(4)});
+  toy.trainer.evaluate_now({.metric_prefix = "again_"});
+  EXPECT_EQ(toy.values("again_eval_loss_epoch"), toy.values("eval_loss_epoch"));
+}
+
+TEST(TrainerRunTest, EvalForwardOutsideOfEvalStepIsAnError) {
   ToyOf<OwnEvalStep> toy;
   toy.trainer.calls_outside = true;
   EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(4)}),
