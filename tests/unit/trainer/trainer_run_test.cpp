@@ -154,7 +154,8 @@ TEST(TrainerRunTest, ASubclassCanRunAnEvaluationEpochOnDataOfItsOwn) {
   toy.train();
   ASSERT_EQ(toy.values("own_loss").size(), 1U);
   EXPECT_EQ(toy.values("own_loss").back(),
-            toy.trainer.evaluate({.dataset = toy_data(4)}).at("evaluation_loss"));
+            toy.trainer.evaluate({.dataset = toy_data(4), .per_device_batch_size = 2})
+                .at("evaluation_loss"));
 }
 
 TEST(TrainerRunTest, EvaluateNowAfterARunEvaluatesItsSetsAgain) {
