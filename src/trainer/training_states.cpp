@@ -310,7 +310,7 @@ std::vector<std::string> Trainer::Implementation::TrainingStates::load_parts(
 
 bool Trainer::Implementation::TrainingStates::load(const std::filesystem::path& directory) {
   join();
-  Accelerator& accelerator = *trainer_.accelerator_;
+  const Accelerator& accelerator = *trainer_.accelerator_;
   // Only one process searches, because a state that others might find may still be in the process
   // of being written or removed.
   std::string place;
