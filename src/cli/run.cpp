@@ -348,8 +348,8 @@ void check_together(const RunSettings& settings, const RunSettings& defaults) {
 
 /// Returns the signal that stopped the run, if this process received one.
 std::optional<int> signal_of(const Trainer& trainer) {
-  const auto stop_on_signal = trainer.callback_handler().find<StopOnSignal>();
-  return stop_on_signal ? stop_on_signal->signal() : std::nullopt;
+  const auto callback = trainer.callback_handler().find<StopOnSignal>();
+  return callback ? callback->signal() : std::nullopt;
 }
 
 /// Ends the program with the exit status of the signal that stopped it, so that a shell or a

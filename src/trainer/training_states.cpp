@@ -130,8 +130,8 @@ StateDict Trainer::load_checkpoint(const std::filesystem::path& path, Checkpoint
                                   /*is_resumed=*/false);
   checked.load();
   // What the program loads after a run replaces what was kept for the run's training state.
-  auto& kept = impl_->run_->after_last_update;
-  if (!impl_->call_ && kept) checked.erase_loaded(*kept);
+  RunState& run = *impl_->run_;
+  if (!impl_->call_ && run.after_last_update) checked.erase_loaded(*run.after_last_update);
   for (const std::string& note : checked.notes()) print(note);
   erase_own_parts(contents);
   return contents;
