@@ -137,11 +137,12 @@ void CheckedCheckpoint::load() const {
   trained_.modules.load(modules_);
 }
 
-void CheckedCheckpoint::erase_loaded(RunParts& kept) const {
-  kept.buffers.erase(kModel);
-  if (loads_.modules) kept.buffers.erase(kRegisteredModules);
-  if (loads_.scheduler) kept.scheduler.reset();
-  if (loads_.schedulers) kept.registered_schedulers = {};
+void CheckedCheckpoint::erase_loaded(std::optional<RunParts>& kept) const {
+  if (!kept) return;
+  kept->buffers.erase(kModel);
+  if (loads_.modules) kept->buffers.erase(kRegisteredModules);
+  if (loads_.scheduler) kept->scheduler.reset();
+  if (loads_.schedulers) kept->registered_schedulers = {};
 }
 
 std::vector<std::string> CheckedCheckpoint::notes() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,8 +48,8 @@ class CheckedCheckpoint {
 
   /// Loads the parts, or changes nothing if a state of an optimizer does not fit.
   void load() const;
-  /// Removes the loaded parts from those that were kept for a training state.
-  void erase_loaded(RunParts& kept) const;
+  /// Removes the loaded parts from those that were kept for a training state, if any.
+  void erase_loaded(std::optional<RunParts>& kept) const;
   /// Lines that say which parts only the file or only the Trainer has.
   std::vector<std::string> notes() const;
 

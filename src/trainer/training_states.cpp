@@ -130,8 +130,7 @@ StateDict Trainer::load_checkpoint(const std::filesystem::path& path, Checkpoint
                                   /*is_resumed=*/false);
   checked.load();
   // What the program loads after a run replaces what was kept for the run's training state.
-  RunState& run = *impl_->run_;
-  if (!impl_->call_ && run.after_last_update) checked.erase_loaded(*run.after_last_update);
+  if (!impl_->call_) checked.erase_loaded(impl_->run_->after_last_update);
   for (const std::string& note : checked.notes()) print(note);
   erase_own_parts(contents);
   return contents;
