@@ -13,6 +13,12 @@
 
 namespace linkboy {
 
+/// What ends with a call of `train`, `evaluate` or `predict`.
+struct TrainerCall {
+  std::shared_ptr<void> claim{};          // reserves the accelerator for a training run
+  std::optional<uint64_t> loader_seed{};  // rank 0's, for all ranks; empty for one process
+};
+
 /// What outlives a run, and the methods of a Trainer that are hidden from subclasses.
 struct Trainer::Implementation {
   class EvaluationScope;
@@ -71,13 +77,8 @@ struct Trainer::Implementation {
   std::vector<std::string> tracked_losses_;
   StopControl stop_;
   std::unique_ptr<TrainingStates> states_;
-  std::unique_ptr<RunState> run_;  // the current or last one
-  /// A call of `train`, `evaluate` or `predict`.
-  struct Call {
-    std::shared_ptr<void> claim{};          // reserves the accelerator for a training run
-    std::optional<uint64_t> loader_seed{};  // rank 0's, for all ranks; empty for one process
-  };
-  std::optional<Call> call_;  // the one in progress
+  std::unique_ptr<RunState> run_;    // the current or last one
+  std::optional<TrainerCall> call_;  // the one in progress
 };
 
 }  // namespace linkboy
