@@ -145,7 +145,8 @@ class OwnEvaluation : public QuietTrainer {
 
  protected:
   void training_run_epoch_end() override {
-    run_eval_epoch(*make_data_loader(toy_data(4), {.batch_size = 2}), "own_loss");
+    const auto loader = make_data_loader(toy_data(4), {.batch_size = 2});
+    run_eval_epoch(*accelerator().prepare(loader), "own_loss");
   }
 };
 
