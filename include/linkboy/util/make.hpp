@@ -51,27 +51,32 @@ requires(std::constructible_from<T, Arguments...> &&
 
 /// A function that makes shared objects of one class, with the arguments of `make<T>`:
 /// `accuracy({.num_classes = 2})` after `inline constexpr Maker<Accuracy> accuracy{};`.
-/// @{
 template <class T>
 struct Maker {
+  /// Makes a T with the arguments of its constructor.
   template <class... Arguments>
   std::shared_ptr<T> operator()(Arguments&&... arguments) const {
     return std::make_shared<T>(std::forward<Arguments>(arguments)...);
   }
 };
+
+/// Makes objects of a class with options.
 template <class T>
 requires(HasOptions<T> && !HasSubject<T>) struct Maker<T> {
+  /// Makes a T from its options.
   std::shared_ptr<T> operator()(typename T::Options options = {}) const {
     return std::make_shared<T>(std::move(options));
   }
 };
+
+/// Makes objects of a class with a subject.
 template <HasSubject T>
 struct Maker<T> {
+  /// Makes a T from its subject and its options.
   std::shared_ptr<T> operator()(typename T::Subject subject,
                                 typename T::Options options = {}) const {
     return std::make_shared<T>(std::move(subject), std::move(options));
   }
 };
-/// @}
 
 }  // namespace linkboy
