@@ -87,8 +87,8 @@ void FastDevRun::on_dataloaders_ready(Trainer& trainer) {
 
 void FastDevRun::on_training_run_epoch_end(Trainer& trainer) {
   // The run may not evaluate its first epoch (`evaluate_every_n_epochs`).
-  if (!trainer.run().is_epoch_evaluated() && !trainer.run().evaluation_sets().empty())
-    trainer.evaluate_now({});
+  const Run& run = trainer.run();
+  if (!run.is_epoch_evaluated() && !run.evaluation_sets().empty()) trainer.evaluate_now({});
 }
 
 }  // namespace linkboy

@@ -25,13 +25,13 @@ LimitBatches::LimitBatches(LimitBatchesOptions options) : options_(options) {
 
 void LimitBatches::on_dataloaders_ready(Trainer& trainer) {
   const auto& accelerator = trainer.accelerator();
-  const bool is_training =
-      trainer.run().train_dataloader() != nullptr;  // false in `Trainer::evaluate`
+  const auto& train_loader = trainer.run().train_dataloader();  // null in `Trainer::evaluate`
+  const bool is_training = train_loader != nullptr;
   const bool repeats = options_.repeat_first_epoch && is_training;
   if (is_training && (options_.num_train_batches || repeats)) {
     trainer.set_train_dataloader(std::make_shared<LimitedLoader>(
-        trainer.run().train_dataloader(),
-        options_.num_train_batches.value_or(std::numeric_limits<int64_t>::max()), repeats));
+        train_loader, options_.num_train_batches.value_or(std::numeric_limits<int64_t>::max()),
+        repeats));
   }
   const auto limit = [&](std::shared_ptr<DataLoader>& loader, int64_t num_batches) {
     if (options_.are_eval_limits_total) {
@@ -43,8 +43,7 @@ void LimitBatches::on_dataloaders_ready(Trainer& trainer) {
   };
   for (EvaluationSet& set : trainer.evaluation_sets()) {
     if (repeats) {
-      set = {.name = set.name,
-             .loader = std::make_shared<PeekingLoader>(trainer.run().train_dataloader())};
+      set = {.name = set.name, .loader = std::make_shared<PeekingLoader>(train_loader)};
     }
     if (options_.num_intermediate_eval_batches) {
       if (!set.intermediate_loader) set.intermediate_loader = set.loader;

@@ -16,9 +16,9 @@ bool MetricMonitor::is_better(double value) const {
 std::optional<double> MetricMonitor::new_value(Trainer& trainer) {
   trainer.accelerator().check_same_metric(trainer.run_history(), name_);
   try {
-    return cursor_.take_newest(
-        trainer.run_history(), name_,
-        trainer.run().is_epoch_evaluated() || !trainer.run().eval_dataloader());
+    const Run& run = trainer.run();
+    return cursor_.take_newest(trainer.run_history(), name_,
+                               run.is_epoch_evaluated() || !run.eval_dataloader());
   } catch (const Error& error) {
     throw Error(c10::str(error.what(),
                          " Set the option `monitor` of EarlyStopping, SaveBestModel "

@@ -95,8 +95,8 @@ void TrackRun::on_training_run_start(Trainer& trainer) {
   run.first_epoch = trainer.run_history().current_epoch() - 1;
   run.is_resumed = goes_on;
   start(trainer, std::move(run));
-  is_in_epoch_ =
-      trainer.run().micro_step() > 0;  // others may evaluate before this one's epoch starts
+  // Others may evaluate before this one's epoch starts.
+  is_in_epoch_ = trainer.run().micro_step() > 0;
   if (is_in_mid_epoch) log_again(trainer);
 }
 

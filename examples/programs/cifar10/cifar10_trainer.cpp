@@ -6,7 +6,6 @@
 
 #include <linkboy/callbacks/learning_rate_monitor.hpp>
 #include <linkboy/callbacks/memory_monitor.hpp>
-#include <linkboy/callbacks/metric_callback.hpp>
 #include <linkboy/callbacks/stop_on_signal.hpp>
 #include <linkboy/error.hpp>
 #include <linkboy/metrics/accuracy.hpp>
@@ -33,17 +32,14 @@ void run(const Options& options) {
 
   linkboy::vision::ResNet model(options.depth,
                                 linkboy::vision::ResNetOptions{.num_classes = kNumClasses});
-  auto accuracy = linkboy::accuracy({.num_classes = kNumClasses});
   auto stop_on_signal = linkboy::stop_on_signal();
 
   // The default callbacks show the progress, and print the loss and all other recorded metrics
   // after each epoch.
   linkboy::Trainer trainer(
       model, torch::nn::CrossEntropyLoss(), make_optimizer(model->parameters(), options),
-      {.callbacks = {linkboy::metric_callback(
-                         std::initializer_list<linkboy::MetricCollection::NamedMetric>{
-                             {"accuracy", accuracy}}),
-                     linkboy::learning_rate_monitor(), linkboy::memory_monitor(), stop_on_signal},
+      {.metrics = {{"accuracy", linkboy::accuracy({.num_classes = kNumClasses})}},
+       .callbacks = {linkboy::learning_rate_monitor(), linkboy::memory_monitor(), stop_on_signal},
        .accelerator = options.accelerator()});
 
   const linkboy::TrainResult result =
