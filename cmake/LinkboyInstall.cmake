@@ -1,28 +1,22 @@
-# Installs the library: a CMake package with the components `core`, `cli` and `vision`, and pkg-config files. `cpack`
-# makes Debian packages. The installed folder can be moved, because its files do not contain its path, unless
+# Installs the library: a CMake package with the component `core` and those of linkboy_add_component, and pkg-config
+# files. `cpack` makes Debian packages. The installed folder can be moved, because its files do not contain its path, unless
 # CMAKE_INSTALL_LIBDIR or CMAKE_INSTALL_INCLUDEDIR is absolute.
 
 include(CMakePackageConfigHelpers)
 
 set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/linkboy")
-install(TARGETS linkboy EXPORT linkboyCoreTargets
-  RUNTIME COMPONENT Runtime
-  LIBRARY COMPONENT Runtime NAMELINK_COMPONENT Development
-  ARCHIVE COMPONENT Development
-  FILE_SET HEADERS COMPONENT Development)
-install(EXPORT linkboyCoreTargets NAMESPACE linkboy:: DESTINATION "${package_folder}"
-  COMPONENT Development)
-foreach(component IN ITEMS Cli Vision)
-  string(TOLOWER "linkboy_${component}" target)
-  if(TARGET ${target})
-    install(TARGETS ${target} EXPORT linkboy${component}Targets
-      RUNTIME COMPONENT Runtime
-      LIBRARY COMPONENT Runtime NAMELINK_COMPONENT Development
-      ARCHIVE COMPONENT Development
-      FILE_SET HEADERS COMPONENT Development)
-    install(EXPORT linkboy${component}Targets NAMESPACE linkboy:: DESTINATION "${package_folder}"
-      COMPONENT Development)
+foreach(component IN ITEMS core ${linkboy_components})
+  set(target linkboy_${component})
+  if(component STREQUAL core)
+    set(target linkboy)
   endif()
+  install(TARGETS ${target} EXPORT linkboy_${component}_targets
+    RUNTIME COMPONENT Runtime
+    LIBRARY COMPONENT Runtime NAMELINK_COMPONENT Development
+    ARCHIVE COMPONENT Development
+    FILE_SET HEADERS COMPONENT Development)
+  install(EXPORT linkboy_${component}_targets NAMESPACE linkboy:: DESTINATION "${package_folder}"
+    COMPONENT Development)
 endforeach()
 
 configure_package_config_file(
@@ -74,24 +68,29 @@ endif()
 if(LINKBOY_SANITIZE)
   set(pc_sanitize "-fsanitize=${LINKBOY_SANITIZE}")
 endif()
-set(pc_files linkboy)
-if(LINKBOY_BUILD_CLI)
-  list(APPEND pc_files linkboy-cli)
-  if(NOT BUILD_SHARED_LIBS)
-    linkboy_pkg_config_flags(pc_boost Boost::program_options)
-  endif()
-endif()
-if(LINKBOY_BUILD_VISION)
-  list(APPEND pc_files linkboy-vision)
-  if(NOT BUILD_SHARED_LIBS)
-    linkboy_pkg_config_flags(pc_jpeg JPEG::JPEG)
-    linkboy_pkg_config_flags(pc_png PNG::PNG)
-  endif()
-endif()
-foreach(name IN LISTS pc_files)
-  configure_file("${CMAKE_CURRENT_LIST_DIR}/${name}.pc.in" "${PROJECT_BINARY_DIR}/${name}.pc" @ONLY)
+# Installs the file of one library, whose further flags and required files are in the variables pc_libs and pc_requires.
+function(linkboy_install_pkg_config name template)
+  configure_file("${CMAKE_CURRENT_LIST_DIR}/${template}.pc.in" "${PROJECT_BINARY_DIR}/${name}.pc" @ONLY)
   install(FILES "${PROJECT_BINARY_DIR}/${name}.pc"
     DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT Development)
+endfunction()
+
+linkboy_install_pkg_config(linkboy linkboy)
+set(pc_packages_of_cli Boost::program_options)
+set(pc_packages_of_vision JPEG::JPEG PNG::PNG)
+foreach(component IN LISTS linkboy_components)
+  set(pc_libs)
+  if(NOT BUILD_SHARED_LIBS)
+    foreach(package IN LISTS pc_packages_of_${component})
+      linkboy_pkg_config_flags(flags ${package})
+      string(APPEND pc_libs " ${flags}")
+    endforeach()
+  endif()
+  set(pc_requires "linkboy = ${PROJECT_VERSION}")
+  if(component STREQUAL cli)
+    string(APPEND pc_requires ", linkboy-metrics, linkboy-tracking")
+  endif()
+  linkboy_install_pkg_config(linkboy-${component} linkboy-component)
 endforeach()
 
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/README.md"

@@ -1,5 +1,6 @@
-// Includes all of linkboy except <linkboy/cli.hpp> and <linkboy/vision.hpp>, which belong to
-// separate libraries. To compile faster, include only the headers that you use.
+// Includes all of the core library. The headers of the other libraries are <linkboy/metrics.hpp>,
+// <linkboy/tracking.hpp>, <linkboy/cli.hpp> and <linkboy/vision.hpp>. To compile faster, include
+// only the headers that you use.
 
 #pragma once
 
@@ -19,14 +20,12 @@
 #include "linkboy/fine_tuning.hpp"
 #include "linkboy/loss_function.hpp"
 #include "linkboy/memory.hpp"
-#include "linkboy/metrics.hpp"
 #include "linkboy/model.hpp"
 #include "linkboy/precision.hpp"
 #include "linkboy/profiling.hpp"
 #include "linkboy/run.hpp"
 #include "linkboy/scheduler.hpp"
 #include "linkboy/schedulers.hpp"
-#include "linkboy/tracking.hpp"
 #include "linkboy/trainer.hpp"
 #include "linkboy/util.hpp"
 #include "linkboy/version.hpp"

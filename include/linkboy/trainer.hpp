@@ -68,7 +68,7 @@ class RunSnapshot;
 ///
 /// Methods named `create_*`, `calculate_*` or `default_*` return a value. `docs/the_loop.md` lists
 /// all calls in order. The Trainer shares ownership of the model, the optimizer and the callbacks
-/// with the caller.
+/// with the caller. It cannot be copied or moved.
 ///
 /// Use a Trainer from one thread; only `request_stop` and `stop_requested` may be called from any
 /// thread.
@@ -83,8 +83,6 @@ class LINKBOY_API Trainer {
   Trainer(Model model, LossFunction loss_func, std::shared_ptr<torch::optim::Optimizer> optimizer,
           TrainerOptions options = {});
   virtual ~Trainer();
-  Trainer(const Trainer&) = delete;
-  Trainer& operator=(const Trainer&) = delete;
 
   // ---- Runs. All except the stop functions are collective. -------------------------------------
 
@@ -399,9 +397,6 @@ class LINKBOY_API Trainer {
   /// @throws Error if `loader` is null, or outside of `on_dataloaders_ready` and
   ///         `on_training_run_claim`.
   void set_train_dataloader(std::shared_ptr<DataLoader> loader);
-  /// Returns the full name of a metric in the current phase: history prefix, evaluation prefix, set
-  /// name, "train_" or "eval_", then `name`.
-  std::string metric_name(std::string_view name) const;
   /// Records the mean of `StepOutput::extras[name]`, a scalar tensor, as the metrics
   /// `train_NAME_epoch` and `eval_NAME_epoch`, in the same way as the main loss. Call it before a
   /// run.
@@ -420,33 +415,23 @@ class LINKBOY_API Trainer {
   // ---- Parts -----------------------------------------------------------------------------------
 
   /// The model that was passed to the constructor.
-  /// @{
   Model& model();
-  const Model& model() const;
-  /// @}
   /// The loss function; empty if none was passed.
   const LossFunction& loss_func() const;
-  /// The optimizer; null if none was passed. Waits like `num_updates`.
-  const std::shared_ptr<torch::optim::Optimizer>& optimizer();
-  /// The scheduler of the current or last training run; may be null. The next one replaces it.
-  /// Waits like `num_updates`.
-  Scheduler* scheduler();
+  /// The optimizer (null if none was passed), or the registered optimizer called `name`. Waits like
+  /// `num_updates`.
+  /// @throws Error that lists the names if there is no such optimizer.
+  const std::shared_ptr<torch::optim::Optimizer>& optimizer(std::string_view name = {});
+  /// The schedule of the same optimizer in the current or last training run; may be null. The next
+  /// run replaces it. Waits like `num_updates`.
+  /// @throws Error that lists the names if there is no such optimizer.
+  Scheduler* scheduler(std::string_view name = {});
   /// The metrics and the epoch count of the run. Each process has its own.
-  /// @{
-  RunHistory& run_history();
-  const RunHistory& run_history() const;
-  /// @}
+  RunHistory& run_history() const;
   /// The Trainer's callbacks. You can add and remove callbacks here, even during a run.
-  /// @{
   CallbackHandler& callback_handler();
-  const CallbackHandler& callback_handler() const;
-  /// @}
   /// The device and the processes that the Trainer uses.
-  /// @{
-  Accelerator& accelerator();
-  const Accelerator& accelerator() const;
-  c10::Device device() const;
-  /// @}
+  Accelerator& accelerator() const;
   /// The modules that are registered in addition to the model, in the order of registration. The
   /// module of the loss function, if any, comes first.
   const std::vector<std::shared_ptr<torch::nn::Module>>& registered_modules() const;
@@ -469,13 +454,6 @@ class LINKBOY_API Trainer {
                           CreateSchedulerFn create_scheduler_fn = {});
   /// The names of the registered optimizers, in the order of registration.
   std::vector<std::string> registered_optimizers() const;
-  /// Returns the registered optimizer called `name`. Like `num_updates`, waits for the device.
-  /// @throws Error that lists the names if there is no such optimizer.
-  std::shared_ptr<torch::optim::Optimizer> optimizer(std::string_view name);
-  /// Returns the schedule of the registered optimizer called `name` in the current or last run; may
-  /// be null. Like `num_updates`, waits for the device.
-  /// @throws Error that lists the names if there is no such optimizer.
-  Scheduler* scheduler(std::string_view name);
 
  private:
   friend class RunSnapshot;

@@ -44,4 +44,17 @@ bool Run::is_intermediate_evaluation() const { return state().evaluations.curren
 
 const std::string& Run::evaluation_set_name() const { return state().evaluations.current.set_name; }
 
+std::string Run::metric_name(std::string_view name) const {
+  const bool is_evaluation = state().evaluations.current.is_in_progress;
+  return state().metric_prefix() + (is_evaluation ? "eval_" : "train_") + std::string(name);
+}
+
+std::string RunState::metric_prefix() const {
+  const Evaluation& evaluation = evaluations.current;
+  const std::string prefix = history->metric_name_prefix();
+  if (!evaluation.is_in_progress) return prefix;
+  const std::string of_set = evaluation.set_name.empty() ? "" : evaluation.set_name + "_";
+  return prefix + evaluation.prefix + of_set;
+}
+
 }  // namespace linkboy

@@ -7,29 +7,22 @@
 
 namespace linkboy {
 
-/// Gives a call of `evaluate` or `predict` a run of its own, and `evaluate` also a history. The
-/// training run before it, which may be saved afterwards, is back when this object is destroyed.
+/// Gives a call of `evaluate` or `predict` a run of its own. The training run before it, which may
+/// be saved afterwards, is back when this object is destroyed.
 class Trainer::Implementation::RunScope {
  public:
   RunScope(Implementation& trainer, std::shared_ptr<RunHistory> history)
       : trainer_(trainer),
-        run_(std::make_unique<RunState>(RunProgress::outside_of_training())),
-        history_(std::move(history)) {
-    exchange();
-  }
-  ~RunScope() { exchange(); }
+        outer_(std::exchange(
+            trainer.run_,
+            std::make_unique<RunState>(std::move(history), RunProgress::outside_of_training()))) {}
+  ~RunScope() { trainer_.run_ = std::move(outer_); }
   RunScope(const RunScope&) = delete;
   RunScope& operator=(const RunScope&) = delete;
 
  private:
-  void exchange() noexcept {
-    std::swap(run_, trainer_.run_);
-    std::swap(history_, trainer_.run_history_);
-  }
-
   Implementation& trainer_;
-  std::unique_ptr<RunState> run_;
-  std::shared_ptr<RunHistory> history_;
+  std::unique_ptr<RunState> outer_;
 };
 
 }  // namespace linkboy

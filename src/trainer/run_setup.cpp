@@ -33,9 +33,10 @@ void Trainer::Implementation::RunSetUp::set_up_training(const TrainOptions& opti
   LINKBOY_CHECK(train_loader != nullptr,
                 "create_train_dataloader returned null; it must return a loader.");
   auto evaluation_sets = create_evaluation_sets(options);
-  if (options.reset_run_history) of.run_history_->reset();
+  if (options.reset_run_history) of.run_->history->reset();
   of.run_ = std::make_unique<RunState>(
-      RunProgress(), WindowContents(options.weight_by_batch_size, trainer.needs_closure()));
+      of.run_->history, RunProgress(),
+      WindowContents(options.weight_by_batch_size, trainer.needs_closure()));
   RunState& run = *of.run_;
   run.data = {.train_loader = std::move(train_loader),
               .evaluation_sets = std::move(evaluation_sets)};
@@ -69,7 +70,7 @@ void Trainer::Implementation::RunSetUp::create_schedulers(const TrainOptions& op
   const RunConfig& config = trainer_.run_->config;
   const auto replace = [&](TrainedOptimizer& trained, const auto& create) {
     trained.replace_scheduler(create, config.max_num_updates, options.allow_changed_schedule_length,
-                              *trainer_.run_history_);
+                              *trainer_.run_->history);
   };
   replace(trainer_.optimizers_.own(), [&] { return trainer_.trainer_.create_scheduler(options); });
   for (auto& each : trainer_.optimizers_.registered()) {

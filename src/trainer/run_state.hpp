@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "linkboy/trainer/run.hpp"
 #include "trainer/loss_means.hpp"
@@ -41,9 +42,14 @@ struct RunEvaluations {
 
 /// Everything that belongs to one run. It is never reset: each run has a new one.
 struct RunState final : Run {
-  explicit RunState(RunProgress progress = {}, WindowContents window = {})
-      : progress(progress), window(std::move(window)) {}
+  explicit RunState(std::shared_ptr<RunHistory> history, RunProgress progress = {},
+                    WindowContents window = {})
+      : history(std::move(history)), progress(progress), window(std::move(window)) {}
 
+  /// What precedes the names of the metrics of the current phase.
+  std::string metric_prefix() const;
+
+  std::shared_ptr<RunHistory> history;
   RunConfig config{};
   TrainResult result{};
   RunProgress progress;

@@ -76,10 +76,6 @@ std::vector<at::Tensor> TrainedOptimizers::parameters() const {
   return parameters;
 }
 
-void TrainedOptimizers::zero_gradients() const {
-  for (torch::optim::Optimizer* optimizer : bare()) Accelerator::zero_grad(*optimizer);
-}
-
 void TrainedOptimizers::finish_step(Registered& registered, Accelerator& accelerator) {
   const bool is_counted = registered.trained.finish_step(accelerator);
   if (is_counted && registered.scheduler() != nullptr) registered.scheduler()->step();

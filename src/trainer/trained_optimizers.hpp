@@ -40,6 +40,10 @@ class TrainedOptimizers {
   std::vector<std::string> names() const;
   /// @throws Error that lists the names if there is no such registered optimizer.
   Registered& named(std::string_view name);
+  /// The registered optimizer called `name`; the Trainer's own one if `name` is empty.
+  TrainedOptimizer& named_or_own(std::string_view name) {
+    return name.empty() ? own_ : named(name).trained;
+  }
 
   /// The Trainer's own optimizer, if it has one, and the registered ones.
   /// @{
@@ -49,7 +53,6 @@ class TrainedOptimizers {
   /// The parameters of all.
   std::vector<at::Tensor> parameters() const;
 
-  void zero_gradients() const;
   /// Uses the outcome of a registered optimizer's last step. If it counts, steps the schedule.
   static void finish_step(Registered& registered, Accelerator& accelerator);
 

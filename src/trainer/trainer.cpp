@@ -2,6 +2,7 @@
 // files of this folder contain the rest of Trainer.
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <utility>
 
@@ -55,7 +56,7 @@ void Trainer::run_train_epoch(DataLoader& loader) {
   }
   impl_->end_training_of_epoch();
   train_epoch_end();
-  impl_->run_->train_loss.record(run_history(), accelerator(), impl_->metric_prefix(),
+  impl_->run_->train_loss.record(run_history(), accelerator(), impl_->run_->metric_prefix(),
                                  "train_loss_epoch");
   fire<Event::train_epoch_end>();
   check_updates_were_made(impl_->run_->progress, accelerator().grad_scaler());
@@ -121,8 +122,48 @@ void Trainer::end_epoch() {
   training_run_epoch_end();
   fire<Event::training_run_epoch_end>();
   if (!run().is_epoch_cut_short()) impl_->run_->after_last_update.reset();
-  impl_->run_history_->increment_epoch();
+  impl_->run_->history->increment_epoch();
   impl_->run_->progress.count_epoch();  // from here on the counts include the epoch
+}
+
+// The events.
+
+/// With several processes, a StopTraining is stored until all of them can leave. Otherwise the
+/// others would wait for this one forever.
+void Trainer::call_callbacks(c10::function_ref<void(Callback&)> call) {
+  const auto stop = impl_->call_all(call);
+  if (!stop) return;
+  if (!impl_->stop_.is_shared() || impl_->ends_epoch_again()) throw StopTraining(*stop);
+  impl_->stop_.defer(*stop, impl_->run_->progress.is_in_window());
+}
+
+/// After an event that all ranks call, they leave together if a callback on any of them has thrown.
+void Trainer::leave_together() { impl_->stop_.sync_deferred(); }
+
+/// After an update, they leave if they have agreed on it during the backward pass.
+void Trainer::leave_after_update() { impl_->stop_.throw_if_agreed(); }
+
+/// Calls every callback, even if one throws StopTraining. A training state that is saved afterwards
+/// then contains the whole event, and collective calls of later callbacks find the other ranks.
+/// Returns the first StopTraining.
+std::optional<StopTraining> Trainer::Implementation::call_all(
+    c10::function_ref<void(Callback&)> call) {
+  std::optional<StopTraining> first;
+  callback_handler_.for_each([&](Callback& callback) {
+    if (first && ends_epoch_again()) return;
+    run_->evaluations.is_cut_short = false;
+    try {
+      call(callback);
+    } catch (const StopTraining& stop) {
+      if (!first) first = stop;
+    }
+  });
+  return first;
+}
+
+/// Whether all ranks have left an evaluation here, so that a resumed run ends this epoch again.
+bool Trainer::Implementation::ends_epoch_again() const {
+  return run_->evaluations.is_cut_short && run_->progress.is_ending_epoch();
 }
 
 // The batches of an epoch.
@@ -134,7 +175,7 @@ std::unique_ptr<BatchIterator> Trainer::Implementation::begin_batches(DataLoader
   check_trainable_parameters(optimizers_);
   if (run_->executor) run_->executor->begin_epoch();
   run_->progress.begin_micro_steps(loader.size());
-  return checked(loader.iterate(run_history_->current_epoch(), run_->progress.micro_step()));
+  return checked(loader.iterate(run_->history->current_epoch(), run_->progress.micro_step()));
 }
 
 bool Trainer::Implementation::has_micro_steps_left() {
@@ -322,7 +363,11 @@ void Trainer::scheduler_step() {
   if (Scheduler* scheduler = impl_->optimizers_.own().scheduler()) scheduler->step();
 }
 
-void Trainer::optimizer_zero_grad() { impl_->optimizers_.zero_gradients(); }
+void Trainer::optimizer_zero_grad() {
+  for (torch::optim::Optimizer* optimizer : impl_->optimizers_.bare()) {
+    Accelerator::zero_grad(*optimizer);
+  }
+}
 
 // The end of an epoch.
 
@@ -340,7 +385,7 @@ void Trainer::Implementation::after_last_epoch(const TrainOptions& options) {
   if (!options.max_num_updates || trainer_.num_updates() < run_->config.max_num_updates) return;
   run_->result.reason = StopReason::max_steps;
   run_->result.message = fmt::format("Reached the maximum of {} updates in epoch {}",
-                                     trainer_.num_updates(), run_history_->current_epoch() - 1);
+                                     trainer_.num_updates(), run_->history->current_epoch() - 1);
   trainer_.print(run_->result.message);
 }
 
@@ -348,10 +393,10 @@ void Trainer::scheduler_epoch_end() {
   const auto tell = [this](Scheduler* scheduler) {
     if (scheduler == nullptr) return;
     for (const std::string& name : scheduler->monitored_metrics()) {
-      impl_->accelerator_->check_same_metric(*impl_->run_history_, name);
+      impl_->accelerator_->check_same_metric(*impl_->run_->history, name);
     }
     scheduler->epoch_end(
-        impl_->run_->progress.num_completed_epochs() + 1, *impl_->run_history_,
+        impl_->run_->progress.num_completed_epochs() + 1, *impl_->run_->history,
         impl_->run_->evaluations.is_epoch_evaluated || impl_->run_->data.evaluation_sets.empty());
   };
   for (const TrainedOptimizer* trained : impl_->optimizers_.all()) tell(trained->scheduler());

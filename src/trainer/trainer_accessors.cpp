@@ -42,41 +42,35 @@ Trainer::Implementation::Implementation(Trainer& trainer, Model model, LossFunct
       modules_(std::move(model), std::move(loss_func)),
       optimizers_(std::move(optimizer)),
       callback_handler_(callbacks_of(options)),
-      run_history_(options.run_history ? std::move(options.run_history)
-                                       : std::make_shared<InMemoryRunHistory>()),
       accelerator_(accelerator_of(options)),
       states_(std::make_unique<TrainingStates>(*this)),
-      run_(std::make_unique<RunState>()) {}
+      run_(std::make_unique<RunState>(options.run_history
+                                          ? std::move(options.run_history)
+                                          : std::make_shared<InMemoryRunHistory>())) {}
 
 Trainer::Implementation::~Implementation() = default;
 
 Trainer::~Trainer() = default;
 
 Model& Trainer::model() { return impl_->modules_.model(); }
-const Model& Trainer::model() const { return impl_->modules_.model(); }
 
 const LossFunction& Trainer::loss_func() const { return impl_->modules_.loss_func(); }
 
-const std::shared_ptr<torch::optim::Optimizer>& Trainer::optimizer() {
+const std::shared_ptr<torch::optim::Optimizer>& Trainer::optimizer(std::string_view name) {
   impl_->finish_pending_updates();
-  return impl_->optimizers_.own().get();
+  return impl_->optimizers_.named_or_own(name).get();
 }
 
-Scheduler* Trainer::scheduler() {
+Scheduler* Trainer::scheduler(std::string_view name) {
   impl_->finish_pending_updates();
-  return impl_->optimizers_.own().scheduler();
+  return impl_->optimizers_.named_or_own(name).scheduler();
 }
 
-RunHistory& Trainer::run_history() { return *impl_->run_history_; }
-const RunHistory& Trainer::run_history() const { return *impl_->run_history_; }
+RunHistory& Trainer::run_history() const { return *impl_->run_->history; }
 
 CallbackHandler& Trainer::callback_handler() { return impl_->callback_handler_; }
-const CallbackHandler& Trainer::callback_handler() const { return impl_->callback_handler_; }
 
-Accelerator& Trainer::accelerator() { return *impl_->accelerator_; }
-const Accelerator& Trainer::accelerator() const { return *impl_->accelerator_; }
-
-c10::Device Trainer::device() const { return impl_->accelerator_->device(); }
+Accelerator& Trainer::accelerator() const { return *impl_->accelerator_; }
 
 const Run& Trainer::run() const { return *impl_->run_; }
 
@@ -112,16 +106,6 @@ std::vector<std::string> Trainer::registered_optimizers() const {
   return impl_->optimizers_.names();
 }
 
-std::shared_ptr<torch::optim::Optimizer> Trainer::optimizer(std::string_view name) {
-  impl_->finish_pending_updates();
-  return impl_->optimizers_.named(name).trained.get();
-}
-
-Scheduler* Trainer::scheduler(std::string_view name) {
-  impl_->finish_pending_updates();
-  return impl_->optimizers_.named(name).scheduler();
-}
-
 void Trainer::track_loss(std::string name) {
   LINKBOY_CHECK(!impl_->call_, "the loss \"", name,
                 "\" cannot be added during a run; call track_loss before train.");
@@ -131,19 +115,6 @@ void Trainer::track_loss(std::string name) {
   LINKBOY_CHECK(!name.empty() && !is_taken, "the loss \"", name,
                 "\" cannot be tracked: the name must not be empty, \"loss\" or already tracked.");
   tracked.push_back(std::move(name));
-}
-
-std::string Trainer::Implementation::metric_prefix() const {
-  const Evaluation& evaluation = run_->evaluations.current;
-  std::string prefix = run_history_->metric_name_prefix();
-  if (!evaluation.is_in_progress) return prefix;
-  prefix += evaluation.prefix;
-  return evaluation.set_name.empty() ? prefix : prefix + evaluation.set_name + "_";
-}
-
-std::string Trainer::metric_name(std::string_view name) const {
-  const bool is_evaluation = impl_->run_->evaluations.current.is_in_progress;
-  return impl_->metric_prefix() + (is_evaluation ? "eval_" : "train_") + std::string(name);
 }
 
 void Trainer::print(std::string_view line) { accelerator().print(line); }

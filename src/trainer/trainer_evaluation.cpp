@@ -97,7 +97,7 @@ void Trainer::evaluate_now(const IntermediateEvaluation& extra) {
   evaluations.current.is_extra = true;
   evaluations.current.uses_intermediate_loader = extra.uses_intermediate_loader;
   evaluations.current.prefix = extra.metric_prefix;
-  RunHistory& history = *impl_->run_history_;
+  RunHistory& history = *impl_->run_->history;
   std::map<std::string, int64_t> num_values;
   for (const std::string& name : history.get_metric_names()) {
     num_values[name] = history.num_metric_values(name);
@@ -136,14 +136,14 @@ void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
       callback.on_eval_epoch_start(*this);
     });
     leave_together();
-    impl_->for_each_batch(loader, impl_->run_history_->current_epoch(), [&](const Batch& batch) {
+    impl_->for_each_batch(loader, impl_->run_->history->current_epoch(), [&](const Batch& batch) {
       bool& is_in_step = run.evaluations.is_in_step;
       const bool outer = std::exchange(is_in_step, true);
       const auto back = c10::make_scope_exit([&] { is_in_step = outer; });
       eval_step(batch);
     });
     eval_epoch_end();
-    run.eval_loss.record(run_history(), accelerator(), impl_->metric_prefix(), metric_name);
+    run.eval_loss.record(run_history(), accelerator(), impl_->run_->metric_prefix(), metric_name);
     ++run.evaluations.num_evaluated_sets;
     call_callbacks([&](Callback& callback) {
       callback.on_eval_epoch_end(*this);

@@ -36,6 +36,8 @@ struct Trainer::Implementation {
 
   // ---- One batch: trainer.cpp ------------------------------------------------------------------
 
+  std::optional<StopTraining> call_all(c10::function_ref<void(Callback&)> call);
+  bool ends_epoch_again() const;
   std::unique_ptr<BatchIterator> begin_batches(DataLoader& loader);
   bool has_micro_steps_left();
   Batch begin_micro_step(BatchIterator& batches);
@@ -51,28 +53,24 @@ struct Trainer::Implementation {
   void end_training_of_epoch();
   void after_last_epoch(const TrainOptions& options);
 
-  // ---- The ways into and out of a run: trainer_events.cpp --------------------------------------
+  // ---- The ways into and out of a run: trainer_runs.cpp -----------------------------------------
 
   void run_with_callbacks(const CallbackList& callbacks_of_run, c10::function_ref<void()> run);
   void run_until_stop(c10::function_ref<void()> run);
   void end_run(void (Trainer::*method)(), void (Callback::*event)(Trainer&));
-  std::optional<StopTraining> call_all(c10::function_ref<void(Callback&)> call);
   void call_in_set_up(c10::function_ref<void(Callback&)> call);
-  bool ends_epoch_again() const;
   void drop_unfinished_update();
   void abandon_update();
 
-  // ---- Evaluation and prediction: trainer_evaluation.cpp -----------------------------------
+  // ---- Evaluation and prediction: trainer_evaluation.cpp ----------------------------------------
 
   void for_each_batch(DataLoader& loader, int64_t epoch,
                       c10::function_ref<void(const Batch&)> step);
-  std::string metric_prefix() const;
 
   Trainer& trainer_;
   TrainedModules modules_;
   TrainedOptimizers optimizers_;
   CallbackHandler callback_handler_;
-  std::shared_ptr<RunHistory> run_history_;
   std::shared_ptr<Accelerator> accelerator_;
   std::vector<std::string> tracked_losses_;
   StopControl stop_;

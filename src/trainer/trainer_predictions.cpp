@@ -257,7 +257,7 @@ void Trainer::Implementation::Predictor::run(c10::function_ref<void()> predict) 
     trainer.fire<Event::prediction_run_end>();
     return;
   }
-  const RunScope back_to_training_run(trainer_, trainer_.run_history_);
+  const RunScope back_to_training_run(trainer_, trainer_.run_->history);
   bool is_whole = false;
   trainer_.run_with_callbacks(options_.callbacks, [&] {
     trainer_.stop_.attach(trainer_.accelerator_->shared_process_group());

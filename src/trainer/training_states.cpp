@@ -166,7 +166,7 @@ bool Trainer::Implementation::TrainingStates::can_save() const {
 /// Returns the parts that a checkpoint does not contain.
 RunParts Trainer::Implementation::TrainingStates::parts() const {
   const RunState& run = *trainer_.run_;
-  const RunHistory& history = *trainer_.run_history_;
+  const RunHistory& history = *trainer_.run_->history;
   const Accelerator& accelerator = *trainer_.accelerator_;
   const bool is_epoch_done = run.progress.is_epoch_done();
   RunParts parts;
@@ -287,8 +287,8 @@ void Trainer::Implementation::TrainingStates::save(const std::filesystem::path& 
 /// Returns the names of the callbacks whose states have no place.
 std::vector<std::string> Trainer::Implementation::TrainingStates::load_parts(
     const StateDict& common, const StateDict& of_rank) {
-  trainer_.run_history_->load_state_dict(common.get_dict("run_history"));
-  trainer_.run_history_->set_epoch(common.get_int("epoch"));
+  trainer_.run_->history->load_state_dict(common.get_dict("run_history"));
+  trainer_.run_->history->set_epoch(common.get_int("epoch"));
   const auto& loader = trainer_.run_->data.train_loader;
   if (loader && common.contains("train_dataloader")) {
     loader->load_state_dict(common.get_dict("train_dataloader"));
@@ -394,7 +394,7 @@ std::vector<std::string> Trainer::Implementation::TrainingStates::load_checked(
   // These may reject their states, too, so they are loaded before the weights and then put back. A
   // run that fails to resume has nothing to lose, and its callbacks may not have a state yet.
   RunState& run = *trainer_.run_;
-  RunHistory& run_history = *trainer_.run_history_;
+  RunHistory& run_history = *trainer_.run_->history;
   const c10::Device device = accelerator.device();
   const StateDict history = run_history.state_dict();
   const StateDict rng = rng_state(device);
@@ -441,7 +441,7 @@ void Trainer::Implementation::TrainingStates::print_resumed(
   const RunState& run = *trainer_.run_;
   Trainer& trainer = trainer_.trainer_;
   trainer.print(c10::str("Resumed training state from ", run.resumed_from.string(), " (epoch ",
-                         trainer_.run_history_->current_epoch(), ", update ",
+                         trainer_.run_->history->current_epoch(), ", update ",
                          run.progress.num_updates(), ")"));
   const GradScaler* scaler = trainer_.accelerator_->grad_scaler();
   const bool was_scaled = state.contains("grad_scaler");

@@ -41,6 +41,8 @@ struct NamedDataset {
 /// Options of `Trainer::train`. Set only those that differ from the defaults:
 /// `trainer.train({.train_dataset = data, .num_epochs = 8})`.
 struct TrainOptions {
+  // ---- Data -------------------------------------------------------------------------------------
+
   /// Training data. Required, unless `train_dataloader` is set or
   /// `Trainer::create_train_dataloader` is overridden.
   Dataset train_dataset{};
@@ -50,9 +52,6 @@ struct TrainOptions {
   /// processes share it (see `DataLoader::shared`). Combining it with `train_dataset`,
   /// `train_dataloader_options` or `collate_fn` is an OptionError.
   std::shared_ptr<DataLoader> train_dataloader{};
-
-  /// Number of passes over the data; at least 1. Required unless `max_num_updates` is set.
-  std::optional<int64_t> num_epochs{};
 
   /// Data for evaluations; see `evaluate_every_n_epochs`. If it and the other evaluation data are
   /// empty, there is no evaluation.
@@ -70,8 +69,27 @@ struct TrainOptions {
   /// `eval_dataloader_options` sets another `batch_size`.
   int64_t per_device_batch_size = 8;
 
+  /// Overrides `Trainer::default_train_dataloader_options` field by field. A `batch_size` that
+  /// differs from `per_device_batch_size` is an OptionError.
+  DataLoaderOptions train_dataloader_options{};
+
+  /// Overrides `Trainer::default_eval_dataloader_options` field by field.
+  DataLoaderOptions eval_dataloader_options{};
+
+  /// Makes batches from single samples, in training and evaluation. To use it for only one of the
+  /// two, set it in the options of that loader; setting it in both places is an OptionError.
+  /// Several loader workers call it at the same time.
+  CollateFn collate_fn{};
+
+  // ---- Length -----------------------------------------------------------------------------------
+
+  /// Number of passes over the data; at least 1. Required unless `max_num_updates` is set.
+  std::optional<int64_t> num_epochs{};
+
   /// Number of updates in the entire run; at least 1. Overrides `num_epochs` if set.
   std::optional<int64_t> max_num_updates{};
+
+  // ---- Update -----------------------------------------------------------------------------------
 
   /// Number of micro-steps per update; at least 1. If the last accumulation window of an epoch is
   /// shorter, its gradients are divided by its actual length.
@@ -84,19 +102,29 @@ struct TrainOptions {
   /// be positive. Infinity measures the norm (`Run::gradient_norm`) without clipping.
   std::optional<double> gradient_clip_norm{};
 
+  /// If true, weights the micro-steps of an update by `StepOutput::batch_size`: the gradient is
+  /// that of the mean over all samples (or tokens) of the accumulation window on all processes. If
+  /// false, every micro-step of every process has the same weight, as in PyTorch; the results
+  /// differ if some micro-steps have more tokens than others. Cannot be combined with
+  /// ExecutionMode::graph, local SGD, a GradientCommHook, registered optimizers or an LBFGS.
+  bool weight_by_batch_size = false;
+
   /// Creates the scheduler of the run. If it is empty, the learning rate stays constant.
   CreateSchedulerFn create_scheduler_fn{};
 
-  /// Overrides `Trainer::default_train_dataloader_options` field by field. A `batch_size` that
-  /// differs from `per_device_batch_size` is an OptionError.
-  DataLoaderOptions train_dataloader_options{};
-  /// Overrides `Trainer::default_eval_dataloader_options` field by field.
-  DataLoaderOptions eval_dataloader_options{};
+  /// How the training steps are launched.
+  ExecutionMode execution_mode = ExecutionMode::eager;
 
-  /// Makes batches from single samples, in training and evaluation. To use it for only one of the
-  /// two, set it in the options of that loader; setting it in both places is an OptionError.
-  /// Several loader workers call it at the same time.
-  CollateFn collate_fn{};
+  // ---- Evaluation -------------------------------------------------------------------------------
+
+  /// Number of epochs between evaluations; at least 1. The last epoch is always evaluated.
+  int64_t evaluate_every_n_epochs = 1;
+
+  /// If true, also evaluates before the first update. The names of these metrics have the prefix
+  /// "initial_": `initial_eval_loss_epoch`. A resumed run does not repeat this evaluation.
+  bool evaluate_before_training = false;
+
+  // ---- The run before, and the run to resume ----------------------------------------------------
 
   /// If false, continues the metrics and the epoch count of the previous run. The number of epochs
   /// to train is the same in both cases.
@@ -113,32 +141,17 @@ struct TrainOptions {
   /// removed.
   bool allow_changed_schedule_length = false;
 
-  /// Number of epochs between evaluations; at least 1. The last epoch is always evaluated.
-  int64_t evaluate_every_n_epochs = 1;
-
-  /// If true, also evaluates before the first update. The names of these metrics have the prefix
-  /// "initial_": `initial_eval_loss_epoch`. A resumed run does not repeat this evaluation.
-  bool evaluate_before_training = false;
+  // ---- Callbacks --------------------------------------------------------------------------------
 
   /// Callbacks for this run only. They are called together with those of the Trainer, ordered by
   /// phase; each receives `on_init_end` first. Must not contain null or a callback whose name is
   /// already taken.
   CallbackList callbacks{};
 
-  /// How the training steps are launched.
-  ExecutionMode execution_mode = ExecutionMode::eager;
-
-  /// If true, weights the micro-steps of an update by `StepOutput::batch_size`: the gradient is
-  /// that of the mean over all samples (or tokens) of the accumulation window on all processes. If
-  /// false, every micro-step of every process has the same weight, as in PyTorch; the results
-  /// differ if some micro-steps have more tokens than others. Cannot be combined with
-  /// ExecutionMode::graph, local SGD, a GradientCommHook, registered optimizers or an LBFGS.
-  bool weight_by_batch_size = false;
-
-  LINKBOY_FIELDS(num_epochs, max_num_updates, per_device_batch_size, gradient_accumulation_steps,
-                 gradient_clip_value, gradient_clip_norm, evaluate_every_n_epochs,
-                 evaluate_before_training, reset_run_history, allow_changed_schedule_length,
-                 weight_by_batch_size, execution_mode);
+  LINKBOY_FIELDS(per_device_batch_size, num_epochs, max_num_updates, gradient_accumulation_steps,
+                 gradient_clip_value, gradient_clip_norm, weight_by_batch_size, execution_mode,
+                 evaluate_every_n_epochs, evaluate_before_training, reset_run_history,
+                 allow_changed_schedule_length);
 };
 
 /// Options of `Trainer::evaluate` and `Trainer::predict`.

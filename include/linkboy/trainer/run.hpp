@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "linkboy/data/data_loader.hpp"
@@ -73,6 +74,9 @@ class LINKBOY_API Run {
   bool is_intermediate_evaluation() const;
   /// The name of the set that is being evaluated; empty if the set does not have a name.
   const std::string& evaluation_set_name() const;
+  /// Returns the full name of a metric in the current phase: history prefix, evaluation prefix, set
+  /// name, "train_" or "eval_", then `name`.
+  std::string metric_name(std::string_view name) const;
 
  private:
   friend struct RunState;

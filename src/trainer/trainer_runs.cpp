@@ -1,4 +1,4 @@
-// How Trainer calls its callbacks and leaves a run.
+// The ways into and out of a run.
 
 #include <c10/util/ScopeExit.h>
 
@@ -55,48 +55,10 @@ void log_exception(const Accelerator& accelerator, const std::exception_ptr& exc
 
 }  // namespace
 
-/// Calls every callback, even if one throws StopTraining. A training state that is saved afterwards
-/// then contains the whole event, and collective calls of later callbacks find the other ranks.
-/// Returns the first StopTraining.
-std::optional<StopTraining> Trainer::Implementation::call_all(
-    c10::function_ref<void(Callback&)> call) {
-  std::optional<StopTraining> first;
-  callback_handler_.for_each([&](Callback& callback) {
-    if (first && ends_epoch_again()) return;
-    run_->evaluations.is_cut_short = false;
-    try {
-      call(callback);
-    } catch (const StopTraining& stop) {
-      if (!first) first = stop;
-    }
-  });
-  return first;
-}
-
-/// Whether all ranks have left an evaluation here, so that a resumed run ends this epoch again.
-bool Trainer::Implementation::ends_epoch_again() const {
-  return run_->evaluations.is_cut_short && run_->progress.is_ending_epoch();
-}
-
 /// No loop has begun that could be left yet, so a stop request ends the run at its start.
 void Trainer::Implementation::call_in_set_up(c10::function_ref<void(Callback&)> call) {
   if (const auto stop = call_all(call)) stop_.request(stop->reason(), stop->what());
 }
-
-/// With several processes, a StopTraining is stored until all of them can leave. Otherwise the
-/// others would wait for this one forever.
-void Trainer::call_callbacks(c10::function_ref<void(Callback&)> call) {
-  const auto stop = impl_->call_all(call);
-  if (!stop) return;
-  if (!impl_->stop_.is_shared() || impl_->ends_epoch_again()) throw StopTraining(*stop);
-  impl_->stop_.defer(*stop, impl_->run_->progress.is_in_window());
-}
-
-/// After an event that all ranks call, they leave together if a callback on any of them has thrown.
-void Trainer::leave_together() { impl_->stop_.sync_deferred(); }
-
-/// After an update, they leave if they have agreed on it during the backward pass.
-void Trainer::leave_after_update() { impl_->stop_.throw_if_agreed(); }
 
 void Trainer::call_event(std::string_view name, const std::any& payload) {
   impl_->callback_handler_.call_event(name, *this, payload);
@@ -182,7 +144,7 @@ void Trainer::Implementation::drop_unfinished_update() {
 
 /// Forgets an update that this process has left; the others may not be there.
 void Trainer::Implementation::abandon_update() {
-  optimizers_.zero_gradients();
+  trainer_.Trainer::optimizer_zero_grad();  // an override may keep them
   if (GradScaler* scaler = accelerator_->grad_scaler()) scaler->forget();
 }
 
