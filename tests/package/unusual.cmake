@@ -19,7 +19,8 @@ if(NOT commands MATCHES "${WORK_PATTERN}/deflate/include")
   message(FATAL_ERROR "linkboy is compiled without ${WORK}/deflate/include")
 endif()
 
-file(COPY "${LIBRARY}" "${CLI_LIBRARY}" "${VISION_LIBRARY}" DESTINATION "${WORK}/build/Release")
+string(REPLACE "," ";" libraries "${LIBRARIES}")
+file(COPY ${libraries} DESTINATION "${WORK}/build/Release")
 run(works "${CMAKE_COMMAND}" --install "${WORK}/build" --config Release)
 run_with_pkg_config("${WORK}/lib folder/lib64/pkgconfig"
   "linkboy/checkpoint.hpp;linkboy/cli.hpp;linkboy/version.hpp;linkboy/vision.hpp")
