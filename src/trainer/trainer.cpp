@@ -2,10 +2,11 @@
 // files of this folder contain the rest of Trainer.
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <utility>
 
-#include "accelerator/resolve_run_config.hpp"
+#include "accelerator/trained_optimizer.hpp"
 #include "data/checked_iterator.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
