@@ -46,15 +46,15 @@ struct ReadOptions {
 /// @throws FileError if the file cannot be opened or read, or if there is not enough memory;
 ///         CorruptFileError if it is damaged, has another format, contains anything other than
 ///         data, or is not a dict whose keys are strings. The message contains the path.
-LINKBOY_API StateDict read_checkpoint(const std::filesystem::path& path,
-                                      const ReadOptions& options = {});
+[[nodiscard]] LINKBOY_API StateDict read_checkpoint(const std::filesystem::path& path,
+                                                    const ReadOptions& options = {});
 
 /// Reads a file like `read_checkpoint`, but also if it contains a single tensor, a list or a dict
 /// with other keys.
 ///
 /// @throws The same errors as `read_checkpoint`, except that the value can be of any type.
-LINKBOY_API c10::IValue read_checkpoint_value(const std::filesystem::path& path,
-                                              const ReadOptions& options = {});
+[[nodiscard]] LINKBOY_API c10::IValue read_checkpoint_value(const std::filesystem::path& path,
+                                                            const ReadOptions& options = {});
 
 /// Checks that a file can be written at `path`, so that a long run does not fail at its end.
 /// Creates missing parent folders. Does not change an existing file.
@@ -70,6 +70,6 @@ LINKBOY_API void check_writable(const std::filesystem::path& path);
 ///
 /// @throws FileError if another run, in this process or another, has locked the file, if it is not
 ///         a regular file, or if it cannot be created or opened.
-LINKBOY_API std::shared_ptr<void> lock_output_file(const std::filesystem::path& path);
+[[nodiscard]] LINKBOY_API std::shared_ptr<void> lock_output_file(const std::filesystem::path& path);
 
 }  // namespace linkboy

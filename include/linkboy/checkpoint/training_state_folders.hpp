@@ -21,7 +21,7 @@ inline constexpr const char* kTrainingStateFile = "training_state.pt";
 /// @throws FileError if `root` or a state cannot be read (such a state may be complete, so an older
 ///         one might not be the newest); CorruptFileError if there are states and all of them are
 ///         damaged.
-LINKBOY_API std::optional<std::filesystem::path> latest_training_state(
+[[nodiscard]] LINKBOY_API std::optional<std::filesystem::path> latest_training_state(
     const std::filesystem::path& root,
     const std::function<void(const std::string&)>& warn = nullptr);
 
@@ -29,7 +29,7 @@ LINKBOY_API std::optional<std::filesystem::path> latest_training_state(
 /// the highest existing number, or 1. Also removes unfinished states of killed processes from
 /// `root`, but not a state that is being written.
 /// @throws FileError if `root` cannot be read; Error if no higher number exists.
-LINKBOY_API int64_t next_training_state_number(const std::filesystem::path& root);
+[[nodiscard]] LINKBOY_API int64_t next_training_state_number(const std::filesystem::path& root);
 /// Returns the path of the state with this number in `root`. The folder need not exist.
 LINKBOY_API std::filesystem::path training_state_folder(const std::filesystem::path& root,
                                                         int64_t number);
@@ -43,6 +43,7 @@ LINKBOY_API std::optional<int64_t> training_state_number(const std::filesystem::
 /// locked.
 /// @throws FileError if another run, in this process or another, has locked the folder, if `.lock`
 ///         is a link or not a regular file, or if the folder cannot be created or written to.
-LINKBOY_API std::shared_ptr<void> lock_training_states(const std::filesystem::path& root);
+[[nodiscard]] LINKBOY_API std::shared_ptr<void> lock_training_states(
+    const std::filesystem::path& root);
 
 }  // namespace linkboy
