@@ -105,7 +105,7 @@ class LINKBOY_API Accelerator {
   /// Returns an object that applies `AcceleratorOptions::precision` until it is destroyed. Use it
   /// for the forward pass and the loss, not for the backward pass. Trainer uses it for
   /// `calculate_train_batch_loss` and `calculate_eval_batch_loss`.
-  [[nodiscard]] AutocastScope autocast() const;
+  AutocastScope autocast() const;
 
   /// Begins micro-step `index` (from 0) of an epoch of `num_micro_steps`. If the returned
   /// accumulation window is complete, perform an update after the micro-step. A window is complete

@@ -205,10 +205,12 @@ struct InitializedEngine {
 ///         the scheduler needs the length of the run but it is not known; the errors of
 ///         Accelerator's constructor and `prepare`.
 /// @note Collective.
-[[nodiscard]] LINKBOY_API InitializedEngine
-initialize(Model model, std::shared_ptr<torch::optim::Optimizer> optimizer,
-           LossFunction criterion = {}, std::shared_ptr<DataLoader> train_loader = nullptr,
-           std::shared_ptr<DataLoader> eval_loader = nullptr,
-           const CreateSchedulerFn& create_scheduler_fn = {}, EngineOptions options = {});
+LINKBOY_API InitializedEngine initialize(Model model,
+                                         std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                         LossFunction criterion = {},
+                                         std::shared_ptr<DataLoader> train_loader = nullptr,
+                                         std::shared_ptr<DataLoader> eval_loader = nullptr,
+                                         const CreateSchedulerFn& create_scheduler_fn = {},
+                                         EngineOptions options = {});
 
 }  // namespace linkboy

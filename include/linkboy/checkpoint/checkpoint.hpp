@@ -46,15 +46,15 @@ struct ReadOptions {
 /// @throws FileError if the file cannot be opened or read, or if there is not enough memory;
 ///         CorruptFileError if it is damaged, has another format, contains anything other than
 ///         data, or is not a dict whose keys are strings. The message contains the path.
-[[nodiscard]] LINKBOY_API StateDict read_checkpoint(const std::filesystem::path& path,
-                                                    const ReadOptions& options = {});
+LINKBOY_API StateDict read_checkpoint(const std::filesystem::path& path,
+                                      const ReadOptions& options = {});
 
 /// Reads a file like `read_checkpoint`, but also if it contains a single tensor, a list or a dict
 /// with other keys.
 ///
 /// @throws The same errors as `read_checkpoint`, except that the value can be of any type.
-[[nodiscard]] LINKBOY_API c10::IValue read_checkpoint_value(const std::filesystem::path& path,
-                                                            const ReadOptions& options = {});
+LINKBOY_API c10::IValue read_checkpoint_value(const std::filesystem::path& path,
+                                              const ReadOptions& options = {});
 
 /// Checks that a file can be written at `path`, so that a long run does not fail at its end.
 /// Creates missing parent folders. Does not change an existing file.

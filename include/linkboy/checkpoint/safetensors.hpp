@@ -48,8 +48,7 @@ LINKBOY_API void write_safetensors(const std::filesystem::path& path, const Name
 /// @throws FileError if the file cannot be opened or read, or if there is not enough memory;
 ///         CorruptFileError if it is damaged, truncated or not a safetensors file. The message
 ///         contains the path and, if a single tensor is invalid, its name.
-[[nodiscard]] LINKBOY_API SafeTensors read_safetensors(const std::filesystem::path& path,
-                                                       bool mmap = true);
+LINKBOY_API SafeTensors read_safetensors(const std::filesystem::path& path, bool mmap = true);
 
 /// Whether the file begins like a safetensors file: with the length of a header that fits into the
 /// file, followed by "{". Returns false if the file cannot be read. Does not throw Error.

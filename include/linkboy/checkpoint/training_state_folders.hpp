@@ -29,7 +29,7 @@ inline constexpr const char* kTrainingStateFile = "training_state.pt";
 /// the highest existing number, or 1. Also removes unfinished states of killed processes from
 /// `root`, but not a state that is being written.
 /// @throws FileError if `root` cannot be read; Error if no higher number exists.
-[[nodiscard]] LINKBOY_API int64_t next_training_state_number(const std::filesystem::path& root);
+LINKBOY_API int64_t next_training_state_number(const std::filesystem::path& root);
 /// Returns the path of the state with this number in `root`. The folder need not exist.
 LINKBOY_API std::filesystem::path training_state_folder(const std::filesystem::path& root,
                                                         int64_t number);

@@ -391,7 +391,7 @@ class LINKBOY_API CommandLine {
   std::string list(const std::string& name) const;
   std::string help_of(const Option& option) const;
   std::vector<Setting> read_arguments(const Arguments& arguments) const;
-  [[nodiscard]] std::vector<Setting> read_config_file(const std::filesystem::path& path) const;
+  std::vector<Setting> read_config_file(const std::filesystem::path& path) const;
   std::vector<Setting> read_json(const std::string& content, const std::string& place) const;
   Setting setting_from_file(const std::string& place, const std::string& name,
                             const std::string& text) const;

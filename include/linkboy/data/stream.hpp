@@ -85,8 +85,9 @@ struct StreamOptions {
 /// @throws OptionError if an option cannot be set, is missing or is out of range, or if
 ///         `batches_per_epoch` is less than 1 or, with `even_batches`, less than the number of
 ///         ranks; Error if `make` is empty.
-[[nodiscard]] LINKBOY_API std::shared_ptr<DataLoader> make_stream_loader(
-    MakeStreamFn make, const StreamOptions& stream_options, const DataLoaderOptions& options = {});
+LINKBOY_API std::shared_ptr<DataLoader> make_stream_loader(MakeStreamFn make,
+                                                           const StreamOptions& stream_options,
+                                                           const DataLoaderOptions& options = {});
 
 /// Returns a loader of a single stream, which continues from epoch to epoch: each epoch begins with
 /// the first batch that no iterator has returned yet. Batches that were read ahead, by workers or
@@ -100,15 +101,15 @@ struct StreamOptions {
 /// `iterate` of a later epoch or batch skips those before it. `iterate` throws Error if the stream
 /// would have to go back. A training state contains the state of the training loader only.
 /// @throws The same errors as the other overload; Error if `stream` is null.
-[[nodiscard]] LINKBOY_API std::shared_ptr<DataLoader> make_stream_loader(
-    std::shared_ptr<DataStream> stream, const StreamOptions& stream_options,
-    const DataLoaderOptions& options = {});
+LINKBOY_API std::shared_ptr<DataLoader> make_stream_loader(std::shared_ptr<DataStream> stream,
+                                                           const StreamOptions& stream_options,
+                                                           const DataLoaderOptions& options = {});
 
 /// Returns a loader of the batches that `next` returns. It continues from epoch to epoch.
 /// `options.batch_size` is required.
 /// @throws The same errors as make_stream_loader; Error if `next` is empty.
-[[nodiscard]] LINKBOY_API std::shared_ptr<DataLoader> make_data_loader(
-    NextFn next, StreamOptions stream_options, const DataLoaderOptions& options);
+LINKBOY_API std::shared_ptr<DataLoader> make_data_loader(NextFn next, StreamOptions stream_options,
+                                                         const DataLoaderOptions& options);
 
 namespace detail {
 
@@ -144,9 +145,8 @@ class RangeStream final : public DataStream {
 /// defaults to the size of a sized range, and `batch_size` to the size of the first batch.
 /// @throws The same errors as make_stream_loader; Error if the range is empty.
 template <std::ranges::forward_range R>
-[[nodiscard]] requires std::convertible_to<std::ranges::range_reference_t<R>, Batch>
-    std::shared_ptr<DataLoader> make_data_loader(R range, StreamOptions stream_options = {},
-                                                 DataLoaderOptions options = {}) {
+requires std::convertible_to<std::ranges::range_reference_t<R>, Batch> std::shared_ptr<DataLoader>
+make_data_loader(R range, StreamOptions stream_options = {}, DataLoaderOptions options = {}) {
   auto shared = std::make_shared<R>(std::move(range));
   LINKBOY_CHECK(std::ranges::begin(*shared) != std::ranges::end(*shared),
                 "the range of batches is empty; it must have at least one batch.");

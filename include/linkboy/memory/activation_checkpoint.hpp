@@ -80,7 +80,7 @@ void call_again(Fn& fn, [[maybe_unused]] c10::ArrayRef<at::Tensor> inputs,
 template <class Fn, class... Inputs>
 auto checkpoint_function(Fn function, std::vector<at::Tensor> buffers, const Inputs&... inputs) {
   const auto fn = std::make_shared<Fn>(std::move(function));
-  [[nodiscard]] CheckpointScope scope(
+  CheckpointScope scope(
       [fn](c10::ArrayRef<at::Tensor> again) {
         call_again(*fn, again, std::index_sequence_for<Inputs...>());
       },
