@@ -22,8 +22,8 @@
 
 namespace linkboy::detail {
 
-/// The operations of a process group that synchronised layers need. Tests replace them, with threads
-/// as ranks.
+/// The operations of a process group that synchronised layers need. Tests replace them, with
+/// threads as ranks.
 struct BatchNormCollectives {
   /// Returns the tensors of all ranks, stacked.
   std::function<at::Tensor(const at::Tensor& tensor)> all_gather{};
