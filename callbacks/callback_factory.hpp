@@ -18,8 +18,8 @@ namespace linkboy {
 /// @throws OptionError if there is no such callback or option (the message lists the names), if a
 ///         value cannot be parsed, or if a required option is missing; any error of the callback's
 ///         constructor.
-LINKBOY_API std::shared_ptr<Callback> make_callback(const std::string& name,
-                                                    const TextSettings& settings = {});
+[[nodiscard]] LINKBOY_API std::shared_ptr<Callback> make_callback(
+    const std::string& name, const TextSettings& settings = {});
 
 /// Returns the names of all callbacks that `make_callback` can create: "early-stopping",
 /// "model-ema" and so on. Callbacks that need objects are not included (FreezeLayers,

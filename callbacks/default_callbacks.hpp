@@ -12,7 +12,7 @@ LINKBOY_API CallbackList default_callbacks();
 
 /// Returns MoveModulesToDevice. A run with only this callback does not print or monitor anything,
 /// which saves time, and a NaN does not end the run.
-LINKBOY_API CallbackList low_overhead_callbacks();
+[[nodiscard]] LINKBOY_API CallbackList low_overhead_callbacks();
 
 namespace detail {
 

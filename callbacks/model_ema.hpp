@@ -86,7 +86,7 @@ class LINKBOY_API ModelEma : public AveragingCallback {
 
   /// Returns copies of the averages, with the names of `Model::state_dict`.
   /// @throws Error if no run has started.
-  StateDict averaged_model_state() const;
+  [[nodiscard]] StateDict averaged_model_state() const;
 
   /// @throws Error if the file at `path` cannot be written.
   void on_training_run_start(Trainer& trainer) override;

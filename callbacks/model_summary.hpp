@@ -57,7 +57,7 @@ struct LINKBOY_API ModelSummaryTable {
 };
 
 /// Summarizes the parameters and sizes of a model, without a forward pass.
-LINKBOY_API ModelSummaryTable summarize(Model& model);
+[[nodiscard]] LINKBOY_API ModelSummaryTable summarize(Model& model);
 
 /// Summarizes a model and the operations of a forward pass. Runs `forward`, which must call the
 /// model and return its output, in evaluation mode and without gradients. Afterwards the model's
@@ -70,11 +70,12 @@ LINKBOY_API ModelSummaryTable summarize(Model& model);
 /// contains the layers called before and after it.
 ///
 /// @throws Any error of `forward`.
-LINKBOY_API ModelSummaryTable summarize(Model& model, const std::function<c10::IValue()>& forward);
+[[nodiscard]] LINKBOY_API ModelSummaryTable summarize(Model& model,
+                                                      const std::function<c10::IValue()>& forward);
 
 /// Summarizes a model with `model(input)` as the forward pass. `input` must be on the model's
 /// device; its dimension 0 contains the samples.
-LINKBOY_API ModelSummaryTable summarize(Model& model, const at::Tensor& input);
+[[nodiscard]] LINKBOY_API ModelSummaryTable summarize(Model& model, const at::Tensor& input);
 
 struct ModelSummaryOptions {
   /// Largest `ModuleSummary::depth` that is printed; 0 prints the model's totals only. Must not be

@@ -78,7 +78,7 @@ class LINKBOY_API StochasticWeightAveraging : public AveragingCallback {
   /// Returns copies of the averages, with the names of `Model::state_dict`. They do not include the
   /// pass over the data for BatchNorm layers.
   /// @throws Error if nothing has been averaged yet.
-  StateDict averaged_model_state() const;
+  [[nodiscard]] StateDict averaged_model_state() const;
 
   /// @throws Error if `start_after` or `num_annealing_updates` is not valid for the run.
   void on_training_run_start(Trainer& trainer) override;

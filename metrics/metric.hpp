@@ -47,7 +47,7 @@ class LINKBOY_API Metric {
   ///        in progress; outside of a run, to this process only.
   /// @throws Error on all ranks if a batch on a CUDA device had a value out of range.
   /// @note Collective over `group`.
-  at::Tensor compute(const ProcessGroup& group = current_process_group()) const;
+  [[nodiscard]] at::Tensor compute(const ProcessGroup& group = current_process_group()) const;
 
   /// Resets the states, which discards all batches.
   void reset();

@@ -50,7 +50,7 @@ class LINKBOY_API MetricCollection {
   /// @param group  See `Metric::compute`.
   /// @throws Error with the metric's name if a metric cannot compute its value.
   /// @note Collective over `group`.
-  NamedTensors compute(const ProcessGroup& group = current_process_group()) const;
+  [[nodiscard]] NamedTensors compute(const ProcessGroup& group = current_process_group()) const;
 
   /// Discards all batches of all metrics.
   void reset();

@@ -16,8 +16,8 @@ namespace linkboy {
 /// @throws OptionError if there is no such metric or option (the message lists the names), if a
 ///         value cannot be parsed, or if a required option is missing; any error of the metric's
 ///         constructor.
-LINKBOY_API std::shared_ptr<Metric> make_metric(const std::string& name,
-                                                const TextSettings& settings = {});
+[[nodiscard]] LINKBOY_API std::shared_ptr<Metric> make_metric(const std::string& name,
+                                                              const TextSettings& settings = {});
 
 /// Returns the names that `make_metric` accepts, such as "accuracy" and "auroc". MeanMetric and
 /// FunctionMetric are not included, because MeanMetric has no targets and FunctionMetric needs a

@@ -25,8 +25,8 @@ using SchedulerSettings = TextSettings;
 /// @throws OptionError if there is no such scheduler or option (the message lists the names), if a
 ///         value cannot be parsed, or if a required option is missing. A value that is out of range
 ///         does not cause an error until the run starts.
-LINKBOY_API CreateSchedulerFn make_scheduler_fn(const std::string& name,
-                                                const SchedulerSettings& settings);
+[[nodiscard]] LINKBOY_API CreateSchedulerFn make_scheduler_fn(const std::string& name,
+                                                              const SchedulerSettings& settings);
 
 /// Returns the names: step, multi-step, constant, linear, exponential, polynomial, cosine,
 /// cosine-restarts, tanh, one-cycle, cyclic, inverse-sqrt, wsd and plateau. The other schedulers

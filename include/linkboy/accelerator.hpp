@@ -181,13 +181,13 @@ class LINKBOY_API Accelerator {
   /// group that `optimizer_step` updates with fused kernels has `fused` = True, so that Python
   /// continues with the same numbers; linkboy ignores this key when it loads the state.
   /// @note Collective, with `zero_stage`.
-  StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer) const;
+  [[nodiscard]] StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer) const;
 
   /// Returns the state that a resumed run needs for identical numbers, in addition to those of the
   /// model, the optimizer and the GradScaler: the order in which gradients are sent (sums over many
   /// processes depend on it) and, with local SGD, each optimizer's number of updates.
   /// @note Collective.
-  StateDict state_dict() const;
+  [[nodiscard]] StateDict state_dict() const;
   /// Restores the state; call it after `prepare`. Ignores the sending order of other models.
   /// @throws Error if the state is incomplete or if its counts of updates are not valid.
   /// @note Collective.
@@ -223,7 +223,7 @@ class LINKBOY_API Accelerator {
   StepOutcome step_outcome() const;
   /// Returns the outcome of the steps of `optimizer` alone, and leaves them out of `step_outcome`
   /// and `optimizer_step_was_skipped` from now on.
-  StepOutcome take_step_outcome(const torch::optim::Optimizer& optimizer);
+  [[nodiscard]] StepOutcome take_step_outcome(const torch::optim::Optimizer& optimizer);
 
   /// The precision in which losses are computed.
   Precision precision() const;
@@ -242,14 +242,14 @@ class LINKBOY_API Accelerator {
   /// @throws DistributedError on all ranks if dtypes, shapes or device types differ, or if a rank
   ///         is already in `join_uneven_loop`, as in Trainer's evaluation. Use `gather_for_metrics`
   ///         there.
-  at::Tensor gather(const at::Tensor& tensor) const;
+  [[nodiscard]] at::Tensor gather(const at::Tensor& tensor) const;
 
   /// Returns the rows of all processes like `gather`, but the tensors may have different numbers of
   /// rows. If `padding_value` is set, pads each tensor with it to the largest number of rows.
   /// @throws Error if `tensor` is a scalar; DistributedError on all ranks if dtypes, device types
   ///         or the shapes of rows differ.
-  at::Tensor gather_uneven(const at::Tensor& tensor,
-                           std::optional<double> padding_value = std::nullopt) const;
+  [[nodiscard]] at::Tensor gather_uneven(const at::Tensor& tensor,
+                                         std::optional<double> padding_value = std::nullopt) const;
 
   /// Broadcasts rank 0's model buffers (such as batch-norm statistics) to all processes, as the
   /// first micro-step of each update does. Call it at the start of an evaluation. Does nothing if
@@ -261,7 +261,7 @@ class LINKBOY_API Accelerator {
   /// an evaluation. Processes that wait in `join_uneven_loop` contribute no rows. A scalar is one
   /// row.
   /// @throws DistributedError on all ranks if dtypes, device types or the shapes of rows differ.
-  at::Tensor gather_for_metrics(const at::Tensor& tensor) const;
+  [[nodiscard]] at::Tensor gather_for_metrics(const at::Tensor& tensor) const;
 
   /// Ends a loop in which some processes may have fewer steps. Until all processes have called it,
   /// answers the `gather_for_metrics` calls of those that are still in the loop. Trainer calls it
@@ -269,18 +269,18 @@ class LINKBOY_API Accelerator {
   void join_uneven_loop() const;
 
   /// Reduces the tensors of all processes with `op`. The result is the same on all processes.
-  at::Tensor reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] at::Tensor reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
 
   /// Returns the tensor of rank `root` on all processes. All processes must pass the same shape and
   /// dtype.
-  at::Tensor broadcast(const at::Tensor& tensor, int64_t root = 0) const;
+  [[nodiscard]] at::Tensor broadcast(const at::Tensor& tensor, int64_t root = 0) const;
 
   /// Returns the bytes of rank `root` on all processes; the `bytes` of the other ranks are ignored.
   /// @note Collective.
-  std::string broadcast_bytes(std::string_view bytes, int64_t root = 0) const;
+  [[nodiscard]] std::string broadcast_bytes(std::string_view bytes, int64_t root = 0) const;
   /// Returns the bytes of all ranks, indexed by rank. They may differ in length.
   /// @note Collective.
-  std::vector<std::string> all_gather_bytes(std::string_view bytes) const;
+  [[nodiscard]] std::vector<std::string> all_gather_bytes(std::string_view bytes) const;
 
   /// Checks that a metric has the same newest value and the same number of values on all processes.
   /// NaN equals NaN. Call it before you let a metric decide about the run. Trainer calls it for the

@@ -170,14 +170,14 @@ class LINKBOY_API Callback {
   /// Returns the state that a resumed run needs; empty by default. In a resumed run, all processes
   /// get rank 0's state. Called when a training state is saved, and at each epoch's last update if
   /// a callback `saves_training_states()`.
-  virtual StateDict state_dict() const { return {}; }
+  [[nodiscard]] virtual StateDict state_dict() const { return {}; }
   /// Returns the part of the state that describes files which the callback replaces or removes,
   /// such as the names of the checkpoints that it keeps; empty by default. It is saved together
   /// with `state_dict`, and its entries replace those of the same name. If `max_num_updates` ends a
   /// run within an epoch, a training state contains the values that `state_dict` returned before
   /// the run's end, because a longer run trains the rest of the epoch, but the present values of
   /// this part.
-  virtual StateDict file_state_dict() const { return {}; }
+  [[nodiscard]] virtual StateDict file_state_dict() const { return {}; }
   /// Restores the entries that `state_dict` and `file_state_dict` of the same class returned. In a
   /// resumed run, called before `on_training_run_start`.
   virtual void load_state_dict(const StateDict&) {}
@@ -185,7 +185,7 @@ class LINKBOY_API Callback {
   /// Returns the part of the state that differs between processes, such as sums over a process's
   /// own batches. In a resumed run, each process gets its own part back; with a different number of
   /// processes, this part is not loaded.
-  virtual StateDict rank_state_dict() const { return {}; }
+  [[nodiscard]] virtual StateDict rank_state_dict() const { return {}; }
   /// Restores the part that `rank_state_dict` of the same class returned on this process. Called
   /// after `load_state_dict`, and only if the part was not empty.
   virtual void load_rank_state_dict(const StateDict&) {}

@@ -133,7 +133,7 @@ class LINKBOY_API Engine {
   /// Whether the run must continue. With `max_num_updates`, true until the number of updates
   /// reaches it; with `num_epochs` alone, until that number of epochs is complete; with neither,
   /// always true.
-  bool has_updates_left();
+  [[nodiscard]] bool has_updates_left();
 
   /// Returns the 2-norm of the last update's gradients before clipping, a scalar on the device;
   /// undefined without `gradient_clip_norm`.
@@ -157,7 +157,7 @@ class LINKBOY_API Engine {
   /// loader's seed. The states of random number generators are not included.
   /// @throws Error in the middle of an accumulation window.
   /// @note Collective.
-  StateDict state_dict();
+  [[nodiscard]] StateDict state_dict();
   /// Restores a state that `state_dict` returned. The loop continues with epoch `num_epochs() + 1`
   /// at batch `micro_step()`. To continue with a longer schedule or another one, first call
   /// `scheduler()->allow_changed_lengths(true)`.

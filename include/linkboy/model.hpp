@@ -155,7 +155,7 @@ class LINKBOY_API Model {
   NamedTensors named_tensors() const;
 
   /// Returns `named_tensors()` as a StateDict, without copying the tensors.
-  StateDict state_dict() const { return StateDict(named_tensors()); }
+  [[nodiscard]] StateDict state_dict() const { return StateDict(named_tensors()); }
 
   /// Copies `state` into the model, converting dtype and device. If it throws, the model is
   /// unchanged.

@@ -137,7 +137,7 @@ class LINKBOY_API Scheduler {
   /// Returns the state from which `load_state_dict` continues with exactly the next value: the
   /// class, the count, the base values and the lengths. All other options come from the new
   /// scheduler.
-  virtual StateDict state_dict() const;
+  [[nodiscard]] virtual StateDict state_dict() const;
 
   /// Restores the count and sets the optimizer's values.
   /// @throws Error under the same conditions as `check_state_dict` (nothing has changed in this
@@ -209,7 +209,7 @@ using CreateSchedulerFn =
 
 /// Returns a function that constructs an S from (optimizer, options, run configuration).
 template <class S, class Options>
-CreateSchedulerFn scheduler_fn(Options options) {
+[[nodiscard]] CreateSchedulerFn scheduler_fn(Options options) {
   return
       [options = std::move(options)](torch::optim::Optimizer& optimizer, const RunConfig& config) {
         return std::make_unique<S>(optimizer, options, config);

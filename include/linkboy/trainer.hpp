@@ -263,7 +263,7 @@ class LINKBOY_API Trainer {
   /// process. `load_state_dict` is called only if the state is not empty, after the other parts of
   /// the training state are loaded; they stay loaded if it throws.
   /// @{
-  virtual StateDict state_dict() const { return {}; }
+  [[nodiscard]] virtual StateDict state_dict() const { return {}; }
   virtual void load_state_dict(const StateDict&) {}
   /// @}
 

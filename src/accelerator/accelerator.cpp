@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <cstdlib>
@@ -84,11 +85,7 @@ std::string uuid_of_cuda_device(c10::DeviceIndex index) {
   std::array<unsigned char, 16> bytes{};
   const bool is_known = get != nullptr && get(bytes.data(), index) == 0;
   ::dlclose(driver);
-  std::string text = is_known ? "GPU-" : "";
-  for (const unsigned char byte : bytes) {
-    if (is_known) text += fmt::format("{:02x}", byte);
-  }
-  return text;
+  return is_known ? fmt::format("GPU-{:02x}", fmt::join(bytes, "")) : "";
 }
 
 void use_deterministic_algorithms() {

@@ -28,7 +28,6 @@ struct Accelerator::Implementation {
   StepOutcome& outcome_of(const torch::optim::Optimizer& optimizer);
   void average(SharedTensors tensors, bool has_owners, bool keeps_weights);
   int64_t& num_steps_of(const torch::optim::Optimizer& optimizer);
-  at::Tensor norm_of_all_shards(const at::Tensor& norm) const;
 
   DistributedOptions distributed_;
   int64_t local_process_index_ = 0;

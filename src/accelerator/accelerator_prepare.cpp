@@ -10,6 +10,7 @@
 #include "checkpoint/named_tensors.hpp"
 #include "data/device_loader.hpp"
 #include "precision/fused_step.hpp"
+#include "util/parameters.hpp"
 
 namespace linkboy {
 namespace {
@@ -33,12 +34,10 @@ class SharedTensorsOf {
   void add(const torch::optim::Optimizer& optimizer) {
     std::unordered_set<const at::TensorImpl*> are_reduced;
     for (const auto& parameter : reduced_) are_reduced.insert(parameter.unsafeGetTensorImpl());
-    for (const auto& group : optimizer.param_groups()) {
-      for (const auto& parameter : group.params()) {
-        if (!are_reduced.insert(parameter.unsafeGetTensorImpl()).second) continue;
-        reduced_.push_back(parameter);
-        add({{"optimizer's parameter " + std::to_string(reduced_.size()), parameter}}, {parameter});
-      }
+    for (const auto& parameter : parameters_of(optimizer)) {
+      if (!are_reduced.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      reduced_.push_back(parameter);
+      add({{"optimizer's parameter " + std::to_string(reduced_.size()), parameter}}, {parameter});
     }
   }
 
@@ -46,21 +45,18 @@ class SharedTensorsOf {
   SharedTensors take(const torch::optim::Optimizer& optimizer, std::size_t number) {
     std::unordered_set<const at::TensorImpl*> taken;
     SharedTensors group;
-    for (const auto& param_group : optimizer.param_groups()) {
-      for (const auto& parameter : param_group.params()) {
-        const at::TensorImpl* identity = parameter.unsafeGetTensorImpl();
-        if (taken_.contains(identity) || !taken.insert(identity).second) continue;
-        group.reduced.push_back(parameter);
-        const auto same = [&](const auto& named) { return named.second.is_same(parameter); };
-        const auto known = std::find_if(named_.begin(), named_.end(), same);
-        if (known != named_.end()) {
-          group.named.push_back(*known);
-          named_.erase(known);
-        } else {
-          group.named.emplace_back(
-              c10::str("parameter ", group.reduced.size(), " of optimizer ", number + 2),
-              parameter);
-        }
+    for (const auto& parameter : parameters_of(optimizer)) {
+      const at::TensorImpl* identity = parameter.unsafeGetTensorImpl();
+      if (taken_.contains(identity) || !taken.insert(identity).second) continue;
+      group.reduced.push_back(parameter);
+      const auto same = [&](const auto& named) { return named.second.is_same(parameter); };
+      const auto known = std::find_if(named_.begin(), named_.end(), same);
+      if (known != named_.end()) {
+        group.named.push_back(*known);
+        named_.erase(known);
+      } else {
+        group.named.emplace_back(
+            c10::str("parameter ", group.reduced.size(), " of optimizer ", number + 2), parameter);
       }
     }
     std::erase_if(reduced_, [&](const auto& parameter) {

@@ -1,10 +1,10 @@
 // Accelerator's own state, and the state of an optimizer whose parts may be on several ranks.
 
-#include <algorithm>
 #include <utility>
 
 #include "accelerator/accelerator_implementation.hpp"
 #include "checkpoint/optimizer_state.hpp"
+#include "distributed/agreement.hpp"
 #include "linkboy/error.hpp"
 #include "precision/fused_step.hpp"
 
@@ -22,8 +22,7 @@ StateDict Accelerator::optimizer_state_dict(const torch::optim::Optimizer& optim
                                  : linkboy::optimizer_state_dict(optimizer);
   bool was_fused = state.contains("param_groups") && !impl_->partly_fused_.contains(&optimizer);
   if (impl_->zero_) {  // each rank has stepped only its own parameters
-    const auto all = impl_->process_group_->all_gather_bytes(was_fused ? "1" : "0");
-    was_fused = std::all_of(all.begin(), all.end(), [](const auto& own) { return own == "1"; });
+    was_fused = is_true_on_all_ranks(*impl_->process_group_, was_fused);
   }
   for (std::size_t i = 0; was_fused && i < optimizer.param_groups().size(); ++i) {
     if (!is_fused_in_python(optimizer, optimizer.param_groups()[i])) continue;

@@ -2,17 +2,18 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/ScopeExit.h>
+#include <torch/optim/lbfgs.h>
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "accelerator/accelerator_implementation.hpp"
-#include "accelerator/gradients.hpp"
-#include "accelerator/resolve_run_config.hpp"
+#include "accelerator/trained_optimizer.hpp"
 #include "distributed/process_group_implementation.hpp"
 #include "linkboy/error.hpp"
 #include "precision/fused_step.hpp"
+#include "util/parameters.hpp"
 
 namespace linkboy {
 namespace {
@@ -29,17 +30,19 @@ at::ScalarType common_dtype(const std::vector<at::Tensor>& parameters) {
 
 /// LibTorch's LBFGS flattens the gradients with `view`, which rejects those of channels_last.
 void make_gradients_contiguous(const torch::optim::Optimizer& optimizer) {
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      const at::Tensor& gradient = parameter.grad();
-      if (gradient.defined() && !gradient.is_sparse() && !gradient.is_contiguous()) {
-        parameter.mutable_grad() = gradient.contiguous();
-      }
+  for (const at::Tensor& parameter : parameters_of(optimizer)) {
+    const at::Tensor& gradient = parameter.grad();
+    if (gradient.defined() && !gradient.is_sparse() && !gradient.is_contiguous()) {
+      parameter.mutable_grad() = gradient.contiguous();
     }
   }
 }
 
 }  // namespace
+
+bool needs_closure(const torch::optim::Optimizer& optimizer) {
+  return dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr;
+}
 
 void Accelerator::set_gradient_accumulation_steps(int64_t steps) {
   LINKBOY_CHECK_OPTION(steps >= 1, "gradient_accumulation_steps is ", steps,
@@ -118,8 +121,8 @@ std::vector<GradientReducer*> Accelerator::Implementation::reducers_of(
 }
 
 void Accelerator::unscale_gradients(torch::optim::Optimizer& optimizer) {
-  if (impl_->grad_scaler_ && !impl_->grad_scaler_->has_unscaled(optimizer))
-    impl_->grad_scaler_->unscale(optimizer);
+  GradScaler* const scaler = grad_scaler();
+  if (scaler != nullptr && !scaler->has_unscaled(optimizer)) scaler->unscale(optimizer);
 }
 
 at::Tensor Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters,
@@ -137,22 +140,18 @@ at::Tensor Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters
     total = at::linalg_vector_norm(at::stack(norms), 2);
   }
   if (impl_->zero_ && impl_->distributed_.zero_stage == 2) {
-    total = impl_->norm_of_all_shards(total.to(common_dtype(parameters)));
+    // Each process has gradients only for its own parameters, and possibly for none.
+    const at::ScalarType dtype = common_dtype(parameters);
+    const at::Tensor sum = total.to(dtype).to(at::kDouble).square();
+    impl_->process_group_->all_reduce(sum);
+    total = sum.sqrt().to(dtype);
   }
-  if (gradients.empty()) return total;
-  if (std::isinf(max_norm)) return total;
+  if (gradients.empty() || std::isinf(max_norm)) return total;
   // PyTorch's Python operator divides a number by a tensor by multiplying by the reciprocal. The
   // result of the C++ operator differs in the last bit.
   const at::Tensor coefficient = ((total + 1e-6).reciprocal() * max_norm).clamp_max(1.0);
   at::_foreach_mul_(gradients, coefficient);
   return total;
-}
-
-/// Each process has gradients only for its own parameters, and possibly for none.
-at::Tensor Accelerator::Implementation::norm_of_all_shards(const at::Tensor& norm) const {
-  at::Tensor sum = norm.to(at::kDouble).square();
-  process_group_->all_reduce(sum);
-  return sum.sqrt().to(norm.scalar_type());
 }
 
 void Accelerator::clip_grad_value(const std::vector<at::Tensor>& parameters,
@@ -163,6 +162,21 @@ void Accelerator::clip_grad_value(const std::vector<at::Tensor>& parameters,
   if (gradients.empty()) return;
   at::_foreach_clamp_min_(gradients, -clip_value);
   at::_foreach_clamp_max_(gradients, clip_value);
+}
+
+at::Tensor clip_gradients(Accelerator& accelerator, torch::optim::Optimizer& optimizer,
+                          const RunConfig& config) {
+  at::Tensor norm;
+  if (!config.gradient_clip_value && !config.gradient_clip_norm) return norm;
+  accelerator.unscale_gradients(optimizer);
+  const auto parameters = parameters_of(optimizer);
+  if (config.gradient_clip_value) {
+    accelerator.clip_grad_value(parameters, *config.gradient_clip_value);
+  }
+  if (config.gradient_clip_norm) {
+    norm = accelerator.clip_grad_norm(parameters, *config.gradient_clip_norm);
+  }
+  return norm;
 }
 
 StepOutcome Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
@@ -195,11 +209,7 @@ StepOutcome Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
     unscale_gradients(optimizer);
     impl_->grad_scaler_->share_overflow(optimizer, *impl_->process_group_);
   }
-  if (impl_->zero_) {
-    impl_->zero_->step(optimizer, make_step);
-  } else {
-    make_step();
-  }
+  impl_->zero_ ? impl_->zero_->step(optimizer, make_step) : make_step();
   if (impl_->distributed_.local_sgd_interval > 0) impl_->average_weights(optimizer);
   impl_->outcome_of(optimizer).add(outcome);
   return outcome;
@@ -233,11 +243,7 @@ bool Accelerator::Implementation::are_gradients_averaged() const {
 
 void Accelerator::Implementation::average_weights(torch::optim::Optimizer& optimizer) {
   if (++num_steps_of(optimizer) % distributed_.local_sgd_interval != 0) return;
-  std::vector<at::Tensor> weights;
-  for (const auto& group : optimizer.param_groups()) {
-    weights.insert(weights.end(), group.params().begin(), group.params().end());
-  }
-  process_group_->all_reduce(weights, ReduceOp::mean);
+  process_group_->all_reduce(parameters_of(optimizer), ReduceOp::mean);
 }
 
 int64_t& Accelerator::Implementation::num_steps_of(const torch::optim::Optimizer& optimizer) {
@@ -291,9 +297,7 @@ void Accelerator::settle_optimizer_steps() {
 }
 
 void Accelerator::zero_grad(torch::optim::Optimizer& optimizer) {
-  for (auto& group : optimizer.param_groups()) {
-    for (auto& parameter : group.params()) parameter.mutable_grad().reset();
-  }
+  for (const auto& parameter : parameters_of(optimizer)) parameter.mutable_grad().reset();
 }
 
 void Accelerator::drop_gradients(const std::vector<torch::optim::Optimizer*>& optimizers) {

@@ -26,6 +26,7 @@
 #include "distributed/ivalue_bytes.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/run/run_history.hpp"
+#include "util/option_checks.hpp"
 
 namespace linkboy {
 namespace {
@@ -155,23 +156,158 @@ void check_engine_options(const EngineOptions& options, const torch::optim::Opti
 
 struct Engine::Implementation {
   Implementation(Model model, std::shared_ptr<torch::optim::Optimizer> optimizer,
-                 LossFunction criterion, EngineOptions& options);
+                 LossFunction criterion, EngineOptions& options)
+      : model_(std::move(model)),
+        trained_(std::move(optimizer)),
+        criterion_(std::move(criterion)),
+        accelerator_(options.shared_accelerator
+                         ? std::move(options.shared_accelerator)
+                         : std::make_shared<Accelerator>(std::move(options.accelerator))),
+        max_num_updates_(options.max_num_updates),
+        max_num_epochs_(options.num_epochs) {
+    place_->may_continue = [this] { return may_continue(); };
+    std::vector<std::shared_ptr<torch::nn::Module>> others;
+    if (criterion_.module()) {
+      criterion_.module()->to(accelerator_->device());
+      others.push_back(criterion_.module());
+    }
+    accelerator_->prepare(model_, trained_.get().get(), others);
+    accelerator_->set_gradient_accumulation_steps(options.gradient_accumulation_steps);
+  }
   ~Implementation() { place_->may_continue = {}; }  // the loader may outlive the Engine
   Implementation(const Implementation&) = delete;
   Implementation& operator=(const Implementation&) = delete;
 
-  bool may_continue();
   void share(std::shared_ptr<DataLoader>& train_loader,
-             std::shared_ptr<DataLoader>& eval_loader) const;
+             std::shared_ptr<DataLoader>& eval_loader) const {
+    if (train_loader) {
+      train_loader =
+          std::make_shared<EpochLoader>(accelerator_->prepare(std::move(train_loader)), place_);
+    }
+    if (eval_loader) {
+      // An evaluation counts each sample once.
+      eval_loader = accelerator_->prepare(share_between_ranks(
+          std::move(eval_loader), accelerator_->process_group(), /*even_batches=*/false));
+    }
+  }
+
+  /// If ranks made different numbers of updates or collective calls, they would wait for each other
+  /// forever. Therefore this check comes before the first call that depends on any of these values.
   void check_same_on_all_ranks(const EngineOptions& options, const DataLoader* train_loader,
-                               bool has_eval_loader, bool has_scheduler) const;
-  void make_scheduler(const CreateSchedulerFn& create_scheduler_fn);
-  void begin_micro_step();
-  void make_update();
-  void finish_pending_update();
-  void end_epoch();
-  bool is_in_window() const;
-  c10::IValue weights_of_ranks() const;
+                               bool has_eval_loader, bool has_scheduler) const {
+    if (accelerator_->num_processes() == 1) return;
+    std::vector<std::string> lines{
+        c10::str("batches per epoch = ", train_loader != nullptr ? train_loader->size() : 0),
+        c10::str("an evaluation loader = ", has_eval_loader),
+        c10::str("a scheduler = ", has_scheduler)};
+    for (const auto& [name, value] : options_to_text(options))
+      lines.push_back(name + " = " + value);
+    require_same_on_all_ranks(accelerator_->process_group(), "what to train", lines);
+  }
+
+  void make_scheduler(const CreateSchedulerFn& create_scheduler_fn) {
+    if (!create_scheduler_fn) return;
+    const auto create = [&] {
+      auto scheduler = create_scheduler_fn(*trained_, config_);
+      LINKBOY_CHECK(
+          scheduler != nullptr,
+          "create_scheduler_fn returned null; it must return a scheduler. Leave it out to "
+          "train without one.");
+      return scheduler;
+    };
+    trained_.replace_scheduler(create, config_.max_num_updates, /*may_change_lengths=*/false,
+                               InMemoryRunHistory());
+  }
+
+  void begin_micro_step() {
+    place_->follow();
+    if (std::exchange(place_->has_begun, true)) return;
+    accelerator_->begin_micro_step(place_->micro_step, place_->num_micro_steps);
+  }
+
+  /// Waits only for an update that can be the last.
+  bool may_continue() {
+    if (!max_num_updates_) return true;
+    if (num_updates_ + 1 >= *max_num_updates_) finish_pending_update();
+    return num_updates_ < *max_num_updates_;
+  }
+
+  void make_update() {
+    // The device still computes this update's gradients while the host waits for the previous one.
+    finish_pending_update();
+    LINKBOY_CHECK(
+        may_continue(), "step was called after the last of ", num_updates_,
+        " updates (max_num_updates). End the loop when has_updates_left() returns false.");
+    gradient_norm_ = trained_.step(*accelerator_, config_);
+    accelerator_->update_scale();
+    trained_.end_step(accelerator_->step_outcome());
+    if (trained_.is_outcome_known()) finish_pending_update();
+  }
+
+  void finish_pending_update() {
+    if (!trained_.is_pending()) return;
+    accelerator_->settle_optimizer_steps();
+    if (!trained_.finish_step(*accelerator_)) return;
+    ++num_updates_;
+    if (Scheduler* scheduler = trained_.scheduler()) scheduler->step();
+  }
+
+  void end_epoch() {
+    finish_pending_update();
+    num_epochs_ = place_->epoch;
+    place_->micro_step = 0;
+    if (place_->followed) place_->followed->is_open = false;
+    Scheduler* const scheduler = trained_.scheduler();
+    if (scheduler == nullptr) return;
+    scheduler->epoch_end(num_epochs_, InMemoryRunHistory(), /*has_metrics=*/false);
+    const std::vector<std::string> metrics = scheduler->monitored_metrics();
+    // After the first epoch, the loop has not had the opportunity to pass the metric yet.
+    if (++num_epochs_ended_ != 2 || is_scheduler_used_ || metrics.empty()) return;
+    accelerator_->log(LogLevel::warning,
+                      c10::str("the schedule follows ", c10::Join(", ", metrics),
+                               ", but it has not received a value. Call scheduler()->epoch_end("
+                               "epoch, history, true) after each epoch."));
+  }
+
+  bool is_in_window() const {
+    return place_->has_begun || place_->micro_step % config_.gradient_accumulation_steps != 0;
+  }
+
+  c10::IValue weights_of_ranks() const {
+    const StateDict own{{kModel, model_.state_dict()},
+                        {kOptimizer, trained_.state_dict(*accelerator_)}};
+    c10::impl::GenericList all(c10::AnyType::get());
+    for (const std::string& bytes : accelerator_->all_gather_bytes(to_bytes(own.to_ivalue()))) {
+      all.push_back(from_bytes(bytes));
+    }
+    return all;
+  }
+
+  /// Returns the part of a state that has the model and the optimizer of this rank.
+  StateDict weights_in(const StateDict& state) const {
+    const StateDict own = state.get_dict(kEngine);
+    if (!accelerator_->has_own_weights() || !own.contains(kWeightsOfRanks)) return state;
+    const auto all = own.get_list(kWeightsOfRanks);
+    if (static_cast<int64_t>(all.size()) != accelerator_->num_processes()) return state;
+    return StateDict::from_ivalue(all[accelerator_->process_index()], kWeightsOfRanks);
+  }
+
+  /// Adds the states of the Accelerator and the training loader, which `load_parts` restores.
+  void add_parts(StateDict& state) const {
+    state.set("accelerator", accelerator_->state_dict());
+    if (const GradScaler* scaler = accelerator_->grad_scaler()) {
+      state.set("grad_scaler", scaler->state_dict());
+    }
+    if (train_loader_) state.set("train_loader", train_loader_->state_dict());
+  }
+
+  void load_parts(const StateDict& state) {
+    if (train_loader_) train_loader_->load_state_dict(state.get_dict("train_loader"));
+    if (GradScaler* scaler = accelerator_->grad_scaler()) {
+      scaler->load_state_dict(state.get_dict("grad_scaler"));
+    }
+    accelerator_->load_state_dict(state.get_dict("accelerator"));
+  }
 
   Model model_;
   TrainedOptimizer trained_;
@@ -189,131 +325,6 @@ struct Engine::Implementation {
   int64_t num_updates_ = 0;
   int64_t num_epochs_ = 0;
 };
-
-Engine::Implementation::Implementation(Model model,
-                                       std::shared_ptr<torch::optim::Optimizer> optimizer,
-                                       LossFunction criterion, EngineOptions& options)
-    : model_(std::move(model)),
-      trained_(std::move(optimizer)),
-      criterion_(std::move(criterion)),
-      accelerator_(options.shared_accelerator
-                       ? std::move(options.shared_accelerator)
-                       : std::make_shared<Accelerator>(std::move(options.accelerator))),
-      max_num_updates_(options.max_num_updates),
-      max_num_epochs_(options.num_epochs) {
-  place_->may_continue = [this] { return may_continue(); };
-  std::vector<std::shared_ptr<torch::nn::Module>> others;
-  if (criterion_.module()) {
-    criterion_.module()->to(accelerator_->device());
-    others.push_back(criterion_.module());
-  }
-  accelerator_->prepare(model_, trained_.get().get(), others);
-  accelerator_->set_gradient_accumulation_steps(options.gradient_accumulation_steps);
-}
-
-void Engine::Implementation::share(std::shared_ptr<DataLoader>& train_loader,
-                                   std::shared_ptr<DataLoader>& eval_loader) const {
-  if (train_loader) {
-    train_loader =
-        std::make_shared<EpochLoader>(accelerator_->prepare(std::move(train_loader)), place_);
-  }
-  if (eval_loader) {
-    // An evaluation counts each sample once.
-    eval_loader = accelerator_->prepare(share_between_ranks(
-        std::move(eval_loader), accelerator_->process_group(), /*even_batches=*/false));
-  }
-}
-
-/// If ranks made different numbers of updates or collective calls, they would wait for each other
-/// forever. Therefore this check comes before the first call that depends on any of these values.
-void Engine::Implementation::check_same_on_all_ranks(const EngineOptions& options,
-                                                     const DataLoader* train_loader,
-                                                     bool has_eval_loader,
-                                                     bool has_scheduler) const {
-  if (accelerator_->num_processes() == 1) return;
-  std::vector<std::string> lines{
-      c10::str("batches per epoch = ", train_loader != nullptr ? train_loader->size() : 0),
-      c10::str("an evaluation loader = ", has_eval_loader),
-      c10::str("a scheduler = ", has_scheduler)};
-  for (const auto& [name, value] : options_to_text(options)) lines.push_back(name + " = " + value);
-  require_same_on_all_ranks(accelerator_->process_group(), "what to train", lines);
-}
-
-void Engine::Implementation::make_scheduler(const CreateSchedulerFn& create_scheduler_fn) {
-  if (!create_scheduler_fn) return;
-  const auto create = [&] {
-    auto scheduler = create_scheduler_fn(*trained_, config_);
-    LINKBOY_CHECK(scheduler != nullptr,
-                  "create_scheduler_fn returned null; it must return a scheduler. Leave it out to "
-                  "train without one.");
-    return scheduler;
-  };
-  trained_.replace_scheduler(create, config_.max_num_updates, /*may_change_lengths=*/false,
-                             InMemoryRunHistory());
-}
-
-void Engine::Implementation::begin_micro_step() {
-  place_->follow();
-  if (std::exchange(place_->has_begun, true)) return;
-  accelerator_->begin_micro_step(place_->micro_step, place_->num_micro_steps);
-}
-
-/// Waits only for an update that can be the last.
-bool Engine::Implementation::may_continue() {
-  if (!max_num_updates_) return true;
-  if (num_updates_ + 1 >= *max_num_updates_) finish_pending_update();
-  return num_updates_ < *max_num_updates_;
-}
-
-void Engine::Implementation::make_update() {
-  // The device still computes this update's gradients while the host waits for the previous one.
-  finish_pending_update();
-  LINKBOY_CHECK(may_continue(), "step was called after the last of ", num_updates_,
-                " updates (max_num_updates). End the loop when has_updates_left() returns false.");
-  gradient_norm_ = trained_.step(*accelerator_, config_);
-  accelerator_->update_scale();
-  trained_.end_step(accelerator_->step_outcome());
-  if (trained_.is_outcome_known()) finish_pending_update();
-}
-
-void Engine::Implementation::finish_pending_update() {
-  if (!trained_.is_pending()) return;
-  accelerator_->settle_optimizer_steps();
-  if (!trained_.finish_step(*accelerator_)) return;
-  ++num_updates_;
-  if (Scheduler* scheduler = trained_.scheduler()) scheduler->step();
-}
-
-void Engine::Implementation::end_epoch() {
-  finish_pending_update();
-  num_epochs_ = place_->epoch;
-  place_->micro_step = 0;
-  if (place_->followed) place_->followed->is_open = false;
-  Scheduler* const scheduler = trained_.scheduler();
-  if (scheduler == nullptr) return;
-  scheduler->epoch_end(num_epochs_, InMemoryRunHistory(), /*has_metrics=*/false);
-  const std::vector<std::string> metrics = scheduler->monitored_metrics();
-  // After the first epoch, the loop has not had the opportunity to pass the metric yet.
-  if (++num_epochs_ended_ != 2 || is_scheduler_used_ || metrics.empty()) return;
-  accelerator_->log(LogLevel::warning,
-                    c10::str("the schedule follows ", c10::Join(", ", metrics),
-                             ", but it has not received a value. Call scheduler()->epoch_end("
-                             "epoch, history, true) after each epoch."));
-}
-
-bool Engine::Implementation::is_in_window() const {
-  return place_->has_begun || place_->micro_step % config_.gradient_accumulation_steps != 0;
-}
-
-c10::IValue Engine::Implementation::weights_of_ranks() const {
-  const StateDict own{{kModel, model_.state_dict()},
-                      {kOptimizer, trained_.state_dict(*accelerator_)}};
-  c10::impl::GenericList all(c10::AnyType::get());
-  for (const std::string& bytes : accelerator_->all_gather_bytes(to_bytes(own.to_ivalue()))) {
-    all.push_back(from_bytes(bytes));
-  }
-  return all;
-}
 
 Engine::Engine(std::unique_ptr<Implementation> implementation) : impl_(std::move(implementation)) {}
 Engine::~Engine() = default;
@@ -393,30 +404,27 @@ Accelerator& Engine::accelerator() { return *impl_->accelerator_; }
 const RunConfig& Engine::run_config() const { return impl_->config_; }
 
 StateDict Engine::state_dict() {
-  LINKBOY_CHECK(!impl_->is_in_window(), "the Engine is in the middle of an accumulation window (",
-                impl_->place_->micro_step,
+  Implementation& run = *impl_;
+  LINKBOY_CHECK(!run.is_in_window(), "the Engine is in the middle of an accumulation window (",
+                run.place_->micro_step,
                 " micro-steps of the epoch are done), and a state does not contain gradients. Call "
                 "state_dict after a step that returned true.");
-  impl_->finish_pending_update();
-  StateDict own{{"num_updates", impl_->num_updates_},
-                {"num_epochs", impl_->num_epochs_},
-                {"micro_step", impl_->place_->micro_step}};
-  if (impl_->train_loader_) {
-    save_resume_position(own, *impl_->train_loader_, impl_->accelerator_->num_processes());
+  run.finish_pending_update();
+  StateDict own{{"num_updates", run.num_updates_},
+                {"num_epochs", run.num_epochs_},
+                {"micro_step", run.place_->micro_step}};
+  if (run.train_loader_) {
+    save_resume_position(own, *run.train_loader_, run.accelerator_->num_processes());
   }
-  own.set("accelerator", impl_->accelerator_->state_dict());
-  if (impl_->accelerator_->has_own_weights()) own.set(kWeightsOfRanks, impl_->weights_of_ranks());
-  if (const GradScaler* scaler = impl_->accelerator_->grad_scaler()) {
-    own.set("grad_scaler", scaler->state_dict());
-  }
-  if (impl_->train_loader_) own.set("train_loader", impl_->train_loader_->state_dict());
+  run.add_parts(own);
+  if (run.accelerator_->has_own_weights()) own.set(kWeightsOfRanks, run.weights_of_ranks());
 
-  StateDict state;
-  state.set(kModel, impl_->model_.state_dict());
-  state.set(kOptimizer, impl_->trained_.state_dict(*impl_->accelerator_));
-  if (impl_->trained_.scheduler() != nullptr)
-    state.set(kScheduler, impl_->trained_.scheduler()->state_dict());
-  if (const auto& module = impl_->criterion_.module()) {
+  StateDict state{{kModel, run.model_.state_dict()},
+                  {kOptimizer, run.trained_.state_dict(*run.accelerator_)}};
+  if (const Scheduler* scheduler = run.trained_.scheduler()) {
+    state.set(kScheduler, scheduler->state_dict());
+  }
+  if (const auto& module = run.criterion_.module()) {
     state.set(kRegisteredModules, StateDict{{"0", StateDict(named_tensors_of(*module))}});
   }
   state.set(kEngine, own);
@@ -424,22 +432,16 @@ StateDict Engine::state_dict() {
 }
 
 void Engine::load_state_dict(const StateDict& state) {
-  impl_->finish_pending_update();
+  Implementation& run = *impl_;
+  run.finish_pending_update();
   // Check everything before anything changes.
   const StateDict own = state.get_dict(kEngine);
-  StateDict weights = state;
-  if (impl_->accelerator_->has_own_weights() && own.contains(kWeightsOfRanks)) {
-    const auto all = own.get_list(kWeightsOfRanks);
-    const auto rank = static_cast<std::size_t>(impl_->accelerator_->process_index());
-    const bool is_same_world =
-        all.size() == static_cast<std::size_t>(impl_->accelerator_->num_processes());
-    if (is_same_world) weights = StateDict::from_ivalue(all[rank], kWeightsOfRanks);
-  }
+  const StateDict weights = run.weights_in(state);
   const StateDict model = weights.get_dict(kModel);
-  check_named_tensors(impl_->model_.named_tensors(), model, "the Engine's state");
+  check_named_tensors(run.model_.named_tensors(), model, "the Engine's state");
   NamedTensors of_criterion;
   StateDict criterion;
-  if (const auto& module = impl_->criterion_.module()) {
+  if (const auto& module = run.criterion_.module()) {
     of_criterion = named_tensors_of(*module);
     criterion = state.get_dict(kRegisteredModules).get_dict("0");
     check_named_tensors(of_criterion, criterion, "the criterion's state");
@@ -447,52 +449,40 @@ void Engine::load_state_dict(const StateDict& state) {
   const int64_t num_updates = own.get_int("num_updates");
   const int64_t num_epochs = own.get_int("num_epochs");
   int64_t micro_step = own.get_int("micro_step");
-  const StateDict accelerator = own.get_dict("accelerator");
   LINKBOY_CHECK(num_updates >= 0 && num_epochs >= 0 && micro_step >= 0, "the Engine's state has ",
                 num_updates, " updates, ", num_epochs, " epochs and ", micro_step,
                 " micro-steps; none may be negative. Use another state.");
-  if (impl_->train_loader_) {
+  if (run.train_loader_) {
     micro_step =
-        micro_step_in_this_run(own, *impl_->train_loader_, impl_->accelerator_->num_processes(),
-                               impl_->config_.gradient_accumulation_steps, "the Engine's state");
+        micro_step_in_this_run(own, *run.train_loader_, run.accelerator_->num_processes(),
+                               run.config_.gradient_accumulation_steps, "the Engine's state");
   }
-  StateDict scheduler, scaler, loader;
-  if (impl_->trained_.scheduler() != nullptr) {
-    scheduler = state.get_dict(kScheduler);
-    impl_->trained_.scheduler()->check_state_dict(scheduler);
+  StateDict schedule;
+  Scheduler* const scheduler = run.trained_.scheduler();
+  if (scheduler != nullptr) {
+    schedule = state.get_dict(kScheduler);
+    scheduler->check_state_dict(schedule);
   }
-  GradScaler* const grad_scaler = impl_->accelerator_->grad_scaler();
-  if (grad_scaler != nullptr) scaler = own.get_dict("grad_scaler");
-  if (impl_->train_loader_) loader = own.get_dict("train_loader");
 
   // If one of these rejects its state, restore all of them.
-  const StateDict loader_before =
-      impl_->train_loader_ ? impl_->train_loader_->state_dict() : StateDict();
-  const StateDict scaler_before = grad_scaler != nullptr ? grad_scaler->state_dict() : StateDict();
-  const StateDict accelerator_before = impl_->accelerator_->state_dict();
+  StateDict before;
+  run.add_parts(before);
   try {
-    if (impl_->train_loader_) impl_->train_loader_->load_state_dict(loader);
-    if (grad_scaler != nullptr) grad_scaler->load_state_dict(scaler);
-    impl_->accelerator_->load_state_dict(accelerator);
-    load_optimizer_state_dict(*impl_->trained_, weights.get_dict(kOptimizer));
+    run.load_parts(own);
+    load_optimizer_state_dict(*run.trained_, weights.get_dict(kOptimizer));
   } catch (...) {
-    impl_->accelerator_->load_state_dict(accelerator_before);
-    if (impl_->train_loader_) impl_->train_loader_->load_state_dict(loader_before);
-    if (grad_scaler != nullptr) grad_scaler->load_state_dict(scaler_before);
+    run.load_parts(before);
     throw;
   }
-  impl_->model_.load_state_dict(model);
+  run.model_.load_state_dict(model);
   copy_named_tensors(of_criterion, criterion, "the criterion's state");
-  if (impl_->trained_.scheduler() != nullptr)
-    impl_->trained_.scheduler()->load_state_dict(scheduler);
-  impl_->num_updates_ = num_updates;
-  impl_->num_epochs_ = num_epochs;
-  impl_->place_->epoch = num_epochs;
-  impl_->place_->micro_step = micro_step;
-  impl_->place_->num_micro_steps = std::numeric_limits<int64_t>::max();
-  impl_->place_->has_begun = impl_->has_gradients_ = false;
-  impl_->place_->followed.reset();
-  impl_->place_->latest.clear();
+  if (scheduler != nullptr) scheduler->load_state_dict(schedule);
+  run.num_updates_ = num_updates;
+  run.num_epochs_ = num_epochs;
+  run.has_gradients_ = false;
+  *run.place_ = {.epoch = num_epochs,
+                 .micro_step = micro_step,
+                 .may_continue = std::move(run.place_->may_continue)};
 }
 
 InitializedEngine initialize(Model model, std::shared_ptr<torch::optim::Optimizer> optimizer,

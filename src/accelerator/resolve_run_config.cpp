@@ -1,24 +1,15 @@
-// Computes the lengths of a run. Trainer and Engine also share its option checks and its clipping.
+// Computes the lengths of a run, for Trainer and Engine.
 
 #include "accelerator/resolve_run_config.hpp"
 
-#include <ATen/ATen.h>
-#include <torch/optim/lbfgs.h>
-#include <torch/optim/optimizer.h>
-
 #include <limits>
 
+#include "distributed/agreement.hpp"
 #include "linkboy/accelerator.hpp"
 #include "linkboy/error.hpp"
 #include "util/ceil_div.hpp"
 
 namespace linkboy {
-
-int64_t max_over_ranks(const Accelerator& accelerator, int64_t value) {
-  at::Tensor most = at::full({1}, value, at::kLong);
-  accelerator.process_group().all_reduce(most, ReduceOp::max);
-  return most.item<int64_t>();
-}
 
 void set_training_lengths(RunConfig& config, const TrainOptions& options) {
   config.train_total_batch_size = config.train_per_device_batch_size * config.num_processes *
@@ -51,7 +42,8 @@ RunConfig resolve_run_config(const Accelerator& accelerator, const TrainOptions&
   config.num_epochs = options.num_epochs.value_or(0);
   config.max_num_updates = options.max_num_updates.value_or(0);
   if (eval_loader != nullptr) {
-    config.num_eval_batches_per_epoch = max_over_ranks(accelerator, eval_loader->size());
+    config.num_eval_batches_per_epoch =
+        max_over_ranks(accelerator.process_group(), eval_loader->size());
     config.eval_per_device_batch_size = eval_loader->batch_size();
     config.eval_total_batch_size = config.eval_per_device_batch_size * config.num_processes;
   }
@@ -64,42 +56,6 @@ RunConfig resolve_run_config(const Accelerator& accelerator, const TrainOptions&
   config.train_per_device_batch_size = train_loader->batch_size();
   set_training_lengths(config, options);
   return config;
-}
-
-at::Tensor clip_gradients(Accelerator& accelerator, torch::optim::Optimizer& optimizer,
-                          const RunConfig& config) {
-  at::Tensor norm;
-  if (!config.gradient_clip_value && !config.gradient_clip_norm) return norm;
-  accelerator.unscale_gradients(optimizer);
-  const auto parameters = parameters_of(optimizer);
-  if (config.gradient_clip_value) {
-    accelerator.clip_grad_value(parameters, *config.gradient_clip_value);
-  }
-  if (config.gradient_clip_norm) {
-    norm = accelerator.clip_grad_norm(parameters, *config.gradient_clip_norm);
-  }
-  return norm;
-}
-
-std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> parameters;
-  for (const auto& group : optimizer.param_groups()) {
-    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  }
-  return parameters;
-}
-
-bool needs_closure(const torch::optim::Optimizer& optimizer) {
-  return dynamic_cast<const torch::optim::LBFGS*>(&optimizer) != nullptr;
-}
-
-void check_at_least_one(const char* name, int64_t value) {
-  LINKBOY_CHECK_OPTION(value >= 1, name, " is ", value, "; it must be at least 1.");
-}
-
-void check_clip_value(const char* name, const std::optional<double>& value) {
-  LINKBOY_CHECK_OPTION(!value || *value > 0.0, name, " is ", *value,
-                       "; it must be positive. Leave it out to disable clipping.");
 }
 
 }  // namespace linkboy

@@ -4,8 +4,6 @@
 
 #include <c10/util/ScopeExit.h>
 
-#include "accelerator/resolve_run_config.hpp"
-
 namespace linkboy {
 
 void TrainedOptimizer::replace_scheduler(c10::function_ref<std::unique_ptr<Scheduler>()> create,

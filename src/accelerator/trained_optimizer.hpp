@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/FunctionRef.h>
 #include <torch/optim/optimizer.h>
 
@@ -14,6 +15,15 @@
 #include "run/base_values.hpp"
 
 namespace linkboy {
+
+/// Whether the step of `optimizer` evaluates a closure.
+bool needs_closure(const torch::optim::Optimizer& optimizer);
+
+/// Clips the gradients of all parameters of the optimizer according to the configuration.
+/// @return Their 2-norm before clipping; undefined without `gradient_clip_norm`.
+/// @note Collective if `zero_stage` is 2 and `gradient_clip_norm` is set.
+at::Tensor clip_gradients(Accelerator& accelerator, torch::optim::Optimizer& optimizer,
+                          const RunConfig& config);
 
 /// An optimizer, its schedule, and the outcome of its last step until the host knows it. Trainer
 /// has one for its own and for each registered optimizer, Engine has one.

@@ -3,6 +3,7 @@
 #include "distributed/agreement.hpp"
 
 #include <ATen/ATen.h>
+#include <c10/util/hash.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,20 +11,13 @@
 #include <map>
 
 #include "distributed/process_group_implementation.hpp"
-#include "distributed/shared_memory_segment.hpp"
+#include "distributed/shared_memory.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/run/run_history.hpp"
 #include "util/error_bytes.hpp"
 
 namespace linkboy {
 namespace {
-
-/// FNV-1a, which is the same on all hosts.
-std::string digest_of(const std::string& text) {
-  uint64_t digest = 0xcbf29ce484222325;
-  for (const char c : text) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return std::to_string(digest);
-}
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -55,7 +49,7 @@ void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subje
   std::string mine;
   for (const auto& line : lines) mine += line + '\n';
   // There may be many lines; they are sent only if they differ.
-  const auto digests = group.all_gather_bytes(digest_of(mine));
+  const auto digests = group.all_gather_bytes(c10::sha1(mine).str());
   const auto other = std::find_if(digests.begin(), digests.end(),
                                   [&](const auto& digest) { return digest != digests[0]; });
   if (other == digests.end()) return;
@@ -82,9 +76,7 @@ void require_same_metric(const ProcessGroup& group, const RunHistory& history,
     mine = fmt::format("{} is {} (value {})", name, text, num_values);
   }
   const auto all = group.all_gather_bytes(mine);
-  if (std::all_of(all.begin(), all.end(), [&](const auto& other) { return other == all[0]; })) {
-    return;
-  }
+  if (std::count(all.begin(), all.end(), all[0]) == std::ssize(all)) return;
   std::string list;
   for (std::size_t r = 0; r < all.size(); ++r) {
     list += c10::str(r == 0 ? "" : "; ", "on rank ", group.world_ranks()[r], ", ", all[r]);
@@ -96,6 +88,17 @@ void require_same_metric(const ProcessGroup& group, const RunHistory& history,
       list,
       ". It must be the same on all ranks: average it with Accelerator::reduce or compute it from "
       "the rows of gather_for_metrics, or let the main process decide and broadcast its value."));
+}
+
+bool is_true_on_all_ranks(const ProcessGroup& group, bool mine) {
+  const auto all = group.all_gather_bytes(mine ? "1" : "0");
+  return std::count(all.begin(), all.end(), "1") == group.size();
+}
+
+int64_t max_over_ranks(const ProcessGroup& group, int64_t value) {
+  const at::Tensor most = at::full({1}, value, at::kLong);
+  group.all_reduce(most, ReduceOp::max);
+  return most.item<int64_t>();
 }
 
 void require_device_of_its_own(const ProcessGroup& group, const std::string& device) {

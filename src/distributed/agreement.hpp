@@ -29,6 +29,14 @@ void require_same_on_all_ranks(const ProcessGroup& group, std::string_view subje
 void require_same_metric(const ProcessGroup& group, const RunHistory& history,
                          const std::string& name);
 
+/// Whether `mine` is true on all ranks.
+/// @note Collective.
+bool is_true_on_all_ranks(const ProcessGroup& group, bool mine);
+
+/// Returns the largest value of all ranks.
+/// @note Collective.
+int64_t max_over_ranks(const ProcessGroup& group, int64_t value);
+
 /// Checks that no two ranks use the same device.
 /// @param device  Identifies this rank's device among all devices on all hosts; empty if unknown.
 /// @throws OptionError on all ranks if two of them have the same device.

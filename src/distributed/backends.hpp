@@ -1,4 +1,4 @@
-// The backends of c10d that make up a process group. no_nccl.cpp replaces nccl.cpp in some builds.
+// The backend for CUDA devices. no_nccl.cpp replaces nccl.cpp in some builds.
 
 #pragma once
 
@@ -7,7 +7,6 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
-#include <string>
 
 namespace linkboy {
 
@@ -18,13 +17,6 @@ struct BackendSetup {
   int size = 1;
   std::chrono::milliseconds timeout{0};
 };
-
-/// Creates a backend that transfers tensors between CPUs over TCP.
-/// @param address  The address at which the other ranks can reach this host. If empty, uses the
-///        address of the interface in GLOO_SOCKET_IFNAME, or the one to which the host name
-///        resolves.
-c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendSetup& setup,
-                                                    const std::string& address);
 
 /// Whether linkboy and its LibTorch were built with NCCL.
 bool has_nccl();

@@ -22,28 +22,13 @@
 
 namespace linkboy::detail {
 
-/// The operations of a process group that synchronised layers need. Tests implement it with threads
-/// as ranks.
-class BatchNormCollectives {
- public:
-  virtual ~BatchNormCollectives() = default;
+/// The operations of a process group that synchronised layers need. Tests replace them, with
+/// threads as ranks.
+struct BatchNormCollectives {
   /// Returns the tensors of all ranks, stacked.
-  virtual at::Tensor all_gather(const at::Tensor& tensor) const = 0;
+  std::function<at::Tensor(const at::Tensor& tensor)> all_gather{};
   /// Sums the tensors of all ranks, in place.
-  virtual void all_reduce(const at::Tensor& tensor) const = 0;
-};
-
-class ProcessGroupCollectives final : public BatchNormCollectives {
- public:
-  explicit ProcessGroupCollectives(std::shared_ptr<const ProcessGroup> group)
-      : group_(std::move(group)) {}
-  at::Tensor all_gather(const at::Tensor& tensor) const override {
-    return group_->all_gather(tensor);
-  }
-  void all_reduce(const at::Tensor& tensor) const override { group_->all_reduce(tensor); }
-
- private:
-  std::shared_ptr<const ProcessGroup> group_;
+  std::function<void(const at::Tensor& tensor)> all_reduce{};
 };
 
 SyncBatchNormHandle convert_sync_batchnorm(Model& model,

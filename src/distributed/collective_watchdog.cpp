@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "checkpoint/lost_rank_flag.hpp"
+#include "distributed/process_group_implementation.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
@@ -23,15 +24,15 @@ constexpr auto kNoticeTime = 2'000ms;
 
 }  // namespace
 
-CollectiveWatchdog::CollectiveWatchdog(c10::Device device, std::chrono::milliseconds timeout,
-                                       std::function<bool()> has_failed,
-                                       std::function<void(const std::string&)> find_cause,
-                                       std::function<void()> call_off)
-    : device_(device),
+CollectiveWatchdog::CollectiveWatchdog(c10::intrusive_ptr<c10d::Backend> backend,
+                                       c10::Device device, std::chrono::milliseconds timeout,
+                                       std::shared_ptr<Heartbeat> heartbeat,
+                                       std::vector<int64_t> ranks)
+    : backend_(std::move(backend)),
+      device_(device),
       timeout_(timeout),
-      has_failed_(std::move(has_failed)),
-      find_cause_(std::move(find_cause)),
-      call_off_(std::move(call_off)),
+      heartbeat_(std::move(heartbeat)),
+      ranks_(std::move(ranks)),
       watched_{.event = c10::Event(device.type()), .time = {}},
       latest_{.event = c10::Event(device.type()), .time = {}} {
   are_device_results_void = false;
@@ -68,6 +69,24 @@ bool CollectiveWatchdog::is_late() {
   return false;
 }
 
+bool CollectiveWatchdog::has_failed() const {
+  return heartbeat_->has_found_cause() || backend_->getError() != c10d::ErrorType::SUCCESS;
+}
+
+void CollectiveWatchdog::find_cause(const std::string& late_call) {
+  if (late_call.empty()) {
+    heartbeat_->find_cause(
+        ranks_,
+        {.late_call = "", .otherwise = "NCCL reports an error, although all ranks are alive"});
+    return;
+  }
+  const std::string call = late_call + timeout_text(timeout_);
+  heartbeat_->find_cause(ranks_,
+                         {.late_call = call,
+                          .otherwise = "all ranks reached " + call +
+                                       ", but the device of one of them does not finish it"});
+}
+
 void CollectiveWatchdog::run() {
   try {
     c10::impl::VirtualGuardImpl(device_.type()).setDevice(device_);
@@ -76,13 +95,13 @@ void CollectiveWatchdog::run() {
     do {
       if (end_.wait_for(lock, kWatchPeriod, [this] { return is_ending_; })) return;
       is_too_late = is_late();
-    } while (!is_too_late && !has_failed_());
+    } while (!is_too_late && !has_failed());
     const std::string late_call = is_too_late ? watched_.call : "";
     lock.unlock();
     are_device_results_void = true;
-    find_cause_(late_call);
+    find_cause(late_call);
     std::this_thread::sleep_for(kNoticeTime);
-    call_off_();
+    backend_->abort();
   } catch (const std::exception&) {
     // The device has failed, and code that uses it will report the error, too.
     TORCH_WARN("linkboy no longer watches ", device_.str(), ": ",

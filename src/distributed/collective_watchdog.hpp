@@ -2,13 +2,18 @@
 
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include <chrono>
 #include <condition_variable>
-#include <functional>
+#include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
+
+#include "distributed/heartbeat.hpp"
 
 namespace linkboy {
 
@@ -17,15 +22,12 @@ namespace linkboy {
 /// forever.
 class CollectiveWatchdog {
  public:
-  /// The thread of the watch calls the functions.
-  /// @param has_failed  Returns whether it is already known that the ranks cannot continue.
-  /// @param find_cause  Called once if `has_failed` returns true, with an empty name, or if a
-  ///        marked call is not done within `timeout`, with the name of that call.
-  /// @param call_off  Called after `find_cause`. It makes the device stop waiting.
-  CollectiveWatchdog(c10::Device device, std::chrono::milliseconds timeout,
-                     std::function<bool()> has_failed,
-                     std::function<void(const std::string& late_call)> find_cause,
-                     std::function<void()> call_off);
+  /// Watches until a marked call is not done within `timeout`, the backend reports an error, or it
+  /// is known that the ranks cannot continue. Then finds the cause and aborts the collectives.
+  /// @param ranks  The members of the group, by their global ranks.
+  CollectiveWatchdog(c10::intrusive_ptr<c10d::Backend> backend, c10::Device device,
+                     std::chrono::milliseconds timeout, std::shared_ptr<Heartbeat> heartbeat,
+                     std::vector<int64_t> ranks);
   ~CollectiveWatchdog();
   CollectiveWatchdog(const CollectiveWatchdog&) = delete;
   CollectiveWatchdog& operator=(const CollectiveWatchdog&) = delete;
@@ -45,12 +47,14 @@ class CollectiveWatchdog {
 
   void run();
   bool is_late();
+  bool has_failed() const;
+  void find_cause(const std::string& late_call);
 
+  const c10::intrusive_ptr<c10d::Backend> backend_;
   const c10::Device device_;
   const std::chrono::milliseconds timeout_;
-  const std::function<bool()> has_failed_;
-  const std::function<void(const std::string&)> find_cause_;
-  const std::function<void()> call_off_;
+  const std::shared_ptr<Heartbeat> heartbeat_;
+  const std::vector<int64_t> ranks_;
 
   std::mutex mutex_;  // guards the rest
   std::condition_variable end_;

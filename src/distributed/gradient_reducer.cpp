@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <unordered_set>
@@ -25,8 +26,6 @@
 
 namespace linkboy {
 namespace {
-
-using NamedTensorList = std::vector<std::pair<std::string, at::Tensor>>;
 
 /// Sends a bucket as 16-bit numbers. Divides before the sum, so that the sum does not overflow.
 class CompressingHook final
@@ -66,6 +65,14 @@ class MakeDense final : public torch::autograd::FunctionPreHook {
   }
 };
 
+bool are_same(const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); }
+
+/// Returns the position of `tensor` in `list`, or the size of `list` if it does not contain it.
+std::size_t position_in(const std::vector<at::Tensor>& list, const at::Tensor& tensor) {
+  const auto is_same = [&](const at::Tensor& other) { return other.is_same(tensor); };
+  return std::find_if(list.begin(), list.end(), is_same) - list.begin();
+}
+
 std::string description(const std::pair<std::string, at::Tensor>& named) {
   const auto& [name, tensor] = named;
   return c10::str(name, ": ", tensor.scalar_type(), tensor.sizes(),
@@ -79,12 +86,10 @@ GradientReducer::GradientReducer(std::shared_ptr<const ProcessGroup> group,
                                  OwnerOf owner_of)
     : group_(std::move(group)),
       options_(options),
-      named_tensors_(std::move(tensors.named)),
-      parameters_(std::move(tensors.reduced)),
-      buffers_(std::move(tensors.buffers)),
+      tensors_(std::move(tensors)),
       owner_of_(std::move(owner_of)) {
   std::vector<std::string> lines;
-  for (const auto& named : named_tensors_) lines.push_back(description(named));
+  for (const auto& named : tensors_.named) lines.push_back(description(named));
   require_same_on_all_ranks(*group_, "the model's parameters and buffers", lines);
   synchronize();
   make_reducer();
@@ -92,14 +97,13 @@ GradientReducer::GradientReducer(std::shared_ptr<const ProcessGroup> group,
 
 void GradientReducer::synchronize() const {
   std::vector<at::Tensor> all;
-  for (const auto& [name, tensor] : named_tensors_) all.push_back(tensor);
+  for (const auto& [name, tensor] : tensors_.named) all.push_back(tensor);
   group_->broadcast(all);
 }
 
 bool GradientReducer::overlaps(const std::vector<at::Tensor>& parameters) const {
   return std::any_of(parameters.begin(), parameters.end(), [this](const auto& parameter) {
-    return std::any_of(parameters_.begin(), parameters_.end(),
-                       [&](const auto& mine) { return mine.is_same(parameter); });
+    return position_in(tensors_.reduced, parameter) < tensors_.reduced.size();
   });
 }
 
@@ -127,6 +131,13 @@ void GradientReducer::densify_gradients() {
   }
 }
 
+std::vector<at::Tensor> GradientReducer::parameters_to_train() const {
+  std::vector<at::Tensor> parameters;
+  std::copy_if(tensors_.reduced.begin(), tensors_.reduced.end(), std::back_inserter(parameters),
+               [](const auto& parameter) { return parameter.requires_grad(); });
+  return parameters;
+}
+
 void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   remove_hooks();
   order_ = order;
@@ -134,10 +145,7 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   logger_.reset();
   reducer_.reset();
   owner_reducer_.reset();
-  trained_.clear();
-  for (const auto& parameter : parameters_) {
-    if (parameter.requires_grad()) trained_.push_back(parameter);
-  }
+  trained_ = parameters_to_train();
   std::vector<at::Tensor> ordered = order.empty() ? trained_ : std::vector<at::Tensor>();
   for (const int64_t i : order) ordered.push_back(trained_[i]);
   if (trained_.empty() || options_.local_sgd_interval > 0 || options_.gradient_comm_hook) return;
@@ -151,11 +159,9 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   }
   // Names for messages about parameters that a step does not use.
   std::unordered_map<std::size_t, std::string> names;
-  for (const auto& named : named_tensors_) {
-    const auto place = std::find_if(ordered.begin(), ordered.end(), [&](const auto& parameter) {
-      return parameter.is_same(named.second);
-    });
-    if (place != ordered.end()) names.emplace(place - ordered.begin(), named.first);
+  for (const auto& [name, tensor] : tensors_.named) {
+    const std::size_t place = position_in(ordered, tensor);
+    if (place < ordered.size()) names.emplace(place, name);
   }
 
   // Like Python's DistributedDataParallel: starts with one bucket. The first backward pass shows
@@ -201,10 +207,7 @@ std::vector<int64_t> GradientReducer::sending_order() {
   // Only their positions are needed, not zeros as large as all gradients.
   for (const auto& bucket : reducer_->get_grad_buckets(/*return_zero_tensors=*/false)) {
     for (const auto& parameter : bucket.getParameters()) {
-      const auto place = std::find_if(trained_.begin(), trained_.end(), [&](const auto& trained) {
-        return trained.is_same(parameter);
-      });
-      order.push_back(place - trained_.begin());
+      order.push_back(static_cast<int64_t>(position_in(trained_, parameter)));
     }
   }
   return order;
@@ -231,13 +234,11 @@ void GradientReducer::set_sending_order(const std::vector<int64_t>& order) {
 }
 
 bool GradientReducer::is_for(const SharedTensors& tensors) const {
-  const auto& [named, reduced, buffers] = tensors;
-  return std::equal(named.begin(), named.end(), named_tensors_.begin(), named_tensors_.end(),
-                    [](const auto& a, const auto& b) {
-                      return a.second.is_same(b.second) && a.first == b.first;
-                    }) &&
-         std::equal(reduced.begin(), reduced.end(), parameters_.begin(), parameters_.end(),
-                    [](const auto& a, const auto& b) { return a.is_same(b); });
+  const auto have_one_name = [](const auto& a, const auto& b) {
+    return a.second.is_same(b.second) && a.first == b.first;
+  };
+  return std::ranges::equal(tensors.named, tensors_.named, have_one_name) &&
+         std::ranges::equal(tensors.reduced, tensors_.reduced, are_same);
 }
 
 bool GradientReducer::contributes_to(const at::Tensor& loss) const {
@@ -258,14 +259,8 @@ bool GradientReducer::contributes_to(const at::Tensor& loss) const {
 }
 
 void GradientReducer::begin_update() {
-  std::size_t num_trained = 0;
-  bool is_same = true;
-  for (const auto& parameter : parameters_) {
-    if (!parameter.requires_grad()) continue;
-    is_same = is_same && num_trained < trained_.size() && trained_[num_trained].is_same(parameter);
-    ++num_trained;
-  }
-  if (is_abandoned_ || !is_same || num_trained != trained_.size()) make_reducer();
+  const bool is_same = std::ranges::equal(parameters_to_train(), trained_, are_same);
+  if (is_abandoned_ || !is_same) make_reducer();
   if (!loaded_order_.empty()) set_sending_order(std::exchange(loaded_order_, {}));
   loaded_order_.clear();
   // Rebuild here, and not only before the backward pass, because this window does not have
@@ -276,7 +271,7 @@ void GradientReducer::begin_update() {
 
 void GradientReducer::broadcast_buffers() {
   const bool are_shared = options_.broadcast_buffers && options_.local_sgd_interval == 0;
-  if (are_shared && !buffers_.empty()) group_->broadcast(buffers_);
+  if (are_shared && !tensors_.buffers.empty()) group_->broadcast(tensors_.buffers);
 }
 
 /// After the first update, rebuilds the buckets in the order in which its gradients arrived.

@@ -90,6 +90,7 @@ class GradientReducer {
   void set_sending_order(const std::vector<int64_t>& order);
 
  private:
+  std::vector<at::Tensor> parameters_to_train() const;
   void rebuild_buckets();
   void make_reducer(const std::vector<int64_t>& order = {});
   void densify_gradients();
@@ -97,9 +98,7 @@ class GradientReducer {
 
   std::shared_ptr<const ProcessGroup> group_;
   DistributedOptions options_;
-  std::vector<std::pair<std::string, at::Tensor>> named_tensors_;
-  std::vector<at::Tensor> parameters_;
-  std::vector<at::Tensor> buffers_;
+  SharedTensors tensors_;
   std::vector<int64_t> order_;         // the sending order with which the reducer was made
   std::vector<int64_t> loaded_order_;  // a sending order for parameters that are not trained yet
   std::vector<at::Tensor> trained_;    // the parameters for which the reducer was made

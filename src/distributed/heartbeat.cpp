@@ -23,8 +23,6 @@ constexpr const char* kVerdict = "verdict";
 
 std::string key_of(int64_t rank) { return "alive/" + std::to_string(rank); }
 
-std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
-
 /// The sign of life that a rank publishes. It changes with each round.
 struct Sign {
   int64_t num_rounds = 0;
@@ -163,10 +161,11 @@ void Heartbeat::run(State& state) {
       if (!mine.empty()) {
         verdict = store.compareSet(kVerdict, std::string(), mine);
       } else if (store.check({kVerdict})) {
-        verdict = text_of(store.get(kVerdict));
+        verdict = store.get_to_str(kVerdict);
       }
       if (!keys.empty()) {
-        for (const auto& value : store.multiGet(keys)) signs.push_back(text_of(value));
+        for (const auto& value : store.multiGet(keys))
+          signs.emplace_back(value.begin(), value.end());
       }
       lock.lock();
 
@@ -201,11 +200,9 @@ bool Heartbeat::has_found_cause() const {
 
 std::string Heartbeat::find_cause(const std::vector<int64_t>& ranks, const Failure& failure) {
   const std::lock_guard search(state_->search);
-  std::string cause;
-  {
-    const std::lock_guard lock(state_->mutex);
-    cause = state_->verdict;
-  }
+  std::unique_lock lock(state_->mutex);
+  const std::string cause = state_->verdict;
+  lock.unlock();
   if (state_->is_settled) return cause;
   state_->is_settled = true;
   return settle(cause.empty() ? search_cause(ranks, failure) : cause);
@@ -213,37 +210,30 @@ std::string Heartbeat::find_cause(const std::vector<int64_t>& ranks, const Failu
 
 /// Searches for about two seconds.
 std::string Heartbeat::search_cause(const std::vector<int64_t>& ranks, const Failure& failure) {
-  std::vector<std::string> before;
-  std::vector<std::string> after;
-  {
-    std::unique_lock lock(state_->mutex);
-    for (const int64_t rank : ranks) state_->keys.push_back(key_of(rank));
-    bool is_store_there = state_->talk(lock);
-    before = state_->signs;
-    if (is_store_there) {
-      lock.unlock();
-      std::this_thread::sleep_for(kBeatPatience);
-      lock.lock();
-      is_store_there = state_->talk(lock);
-      after = state_->signs;
-    }
-    state_->keys.clear();
-    if (!is_store_there) {
-      return "rank 0, or the process that hosts the ranks' store, is lost" + advice_on({0});
-    }
+  std::unique_lock lock(state_->mutex);
+  for (const int64_t rank : ranks) state_->keys.push_back(key_of(rank));
+  bool is_store_there = state_->talk(lock);
+  const std::vector<std::string> before = state_->signs;
+  if (is_store_there) {
+    lock.unlock();
+    std::this_thread::sleep_for(kBeatPatience);
+    lock.lock();
+    is_store_there = state_->talk(lock);
   }
-  return describe_cause(sort_ranks(ranks, before, after), failure, state_->rank);
+  state_->keys.clear();
+  if (!is_store_there) {
+    return "rank 0, or the process that hosts the ranks' store, is lost" + advice_on({0});
+  }
+  return describe_cause(sort_ranks(ranks, before, state_->signs), failure, state_->rank);
 }
 
 std::string Heartbeat::settle(const std::string& mine) {
-  std::string settled;
-  {
-    std::unique_lock lock(state_->mutex);
-    state_->mine = mine;
-    state_->talk(lock);
-    if (state_->verdict.empty()) state_->verdict = mine;  // the store is lost
-    settled = state_->verdict;
-  }
+  std::unique_lock lock(state_->mutex);
+  state_->mine = mine;
+  state_->talk(lock);
+  if (state_->verdict.empty()) state_->verdict = mine;  // the store is lost
+  const std::string settled = state_->verdict;
+  lock.unlock();
   if (state_->rank == 0) std::this_thread::sleep_for(2 * kPeriod);
   return settled;
 }

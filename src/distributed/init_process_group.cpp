@@ -98,7 +98,6 @@ void check_distributed_options(const DistributedOptions& options) {
                        "; it must not be negative. Use 0 to average gradients instead of weights.");
   LINKBOY_CHECK_OPTION(options.zero_stage >= 0 && options.zero_stage <= 2, "zero_stage is ",
                        options.zero_stage, "; it must be 0, 1 or 2.");
-  const bool shards_gradients = options.zero_stage == 2;
   LINKBOY_CHECK_OPTION(
       options.zero_stage == 0 ||
           (options.local_sgd_interval == 0 && options.gradient_comm_hook == nullptr),
@@ -106,7 +105,7 @@ void check_distributed_options(const DistributedOptions& options) {
       ", but local_sgd_interval or gradient_comm_hook is set, too; zero_stage needs averaged "
       "gradients. Set only one of them.");
   LINKBOY_CHECK_OPTION(
-      !shards_gradients || options.compression == Compression::none,
+      options.zero_stage != 2 || options.compression == Compression::none,
       "zero_stage 2 does not compress gradients; set compression to none, or zero_stage to "
       "1.");
   const int num_ways = (options.compression != Compression::none) +

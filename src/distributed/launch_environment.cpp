@@ -3,6 +3,7 @@
 #include "distributed/launch_environment.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <limits>
 #include <mutex>
@@ -18,20 +19,50 @@ using Launcher = LaunchEnvironment::Launcher;
 
 constexpr int64_t kMaxProcesses = 131'072;  // most keys for which c10d's store waits
 constexpr const char* kLoopback = "127.0.0.1";
+constexpr const char* kHostCharacters =
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
 
-constexpr const char* kTorchrunAdvice =
-    "Launch with torchrun, or set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and "
-    "MASTER_PORT for each process.";
-constexpr const char* kOpenMpiAdvice = "Do not change the OMPI_COMM_WORLD_ variables of mpirun.";
-constexpr const char* kSlurmAdvice =
-    "Do not change the SLURM_ variables of srun, and pass them into containers.";
+/// The variables in which a launcher describes a process.
+struct LauncherVariables {
+  Launcher launcher;
+  const char* world_size;
+  const char* rank;
+  const char* local_world_size;
+  const char* local_rank;
+  std::array<const char*, 2> job_id;  // the first one that is set identifies the launch
+  const char* advice;
+};
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+constexpr LauncherVariables kTorchrun{
+    .launcher = Launcher::torchrun,
+    .world_size = "WORLD_SIZE",
+    .rank = "RANK",
+    .local_world_size = "LOCAL_WORLD_SIZE",
+    .local_rank = "LOCAL_RANK",
+    .job_id = {"TORCHELASTIC_RUN_ID"},
+    .advice =
+        "Launch with torchrun, or set RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
+        "MASTER_ADDR and MASTER_PORT for each process."};
 
-bool is_host_character(char c) {
-  const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-  return is_letter || is_digit(c) || c == '-' || c == '_' || c == '.';
-}
+/// Open MPI without PMIx sets the second name of the job.
+constexpr LauncherVariables kOpenMpi{
+    .launcher = Launcher::open_mpi,
+    .world_size = "OMPI_COMM_WORLD_SIZE",
+    .rank = "OMPI_COMM_WORLD_RANK",
+    .local_world_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
+    .local_rank = "OMPI_COMM_WORLD_LOCAL_RANK",
+    .job_id = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"},
+    .advice = "Do not change the OMPI_COMM_WORLD_ variables of mpirun."};
+
+/// The local world size is a list with the number of tasks on each node.
+constexpr LauncherVariables kSlurm{
+    .launcher = Launcher::slurm,
+    .world_size = "SLURM_STEP_NUM_TASKS",
+    .rank = "SLURM_PROCID",
+    .local_world_size = "SLURM_STEP_TASKS_PER_NODE",
+    .local_rank = "SLURM_LOCALID",
+    .job_id = {"SLURM_JOB_ID"},
+    .advice = "Do not change the SLURM_ variables of srun, and pass them into containers."};
 
 struct Range {
   int64_t least;
@@ -40,7 +71,6 @@ struct Range {
 };
 
 const Range kAnyCount{0, std::numeric_limits<int>::max()};
-const Range kWorldSizes{1, kMaxProcesses};
 
 Range below(const char* name, int64_t count) {
   return {0, count - 1, c10::str(" (", name, " is ", count, ")")};
@@ -49,38 +79,6 @@ Range below(const char* name, int64_t count) {
 Range up_to(const char* name, int64_t count) {
   return {1, count, c10::str(" (", name, " is ", count, ")")};
 }
-
-class Variables {
- public:
-  explicit Variables(const EnvironmentLookup& lookup) : lookup_(lookup) {}
-
-  std::optional<std::string> find(const char* name) const {
-    auto value = lookup_(name);
-    if (value && value->empty()) return std::nullopt;
-    return value;
-  }
-
-  bool has(const char* name) const { return find(name).has_value(); }
-
-  int64_t number(const char* name, const Range& range, const char* advice) const {
-    const auto text = find(name);
-    const auto allowed = c10::str("; it must be an integer from ", range.least, " to ", range.most,
-                                  range.reason, ". ", advice);
-    LINKBOY_CHECK(text, name, " is not set", allowed);
-    const auto value = parse_number<int64_t>(*text);
-    LINKBOY_CHECK(value && *value >= range.least && *value <= range.most, name, " is \"", *text,
-                  "\"", allowed);
-    return *value;
-  }
-
-  uint16_t port() const {
-    return static_cast<uint16_t>(
-        number("MASTER_PORT", {1, 65'535}, "Set it to a free port of rank 0's host."));
-  }
-
- private:
-  const EnvironmentLookup& lookup_;
-};
 
 /// Returns a port that is the same on all ranks and unlikely to be used by another job on the host.
 /// It is below 32768, where Linux's automatically assigned ports begin.
@@ -92,82 +90,105 @@ uint16_t port_of(std::string_view job_id) {
   return static_cast<uint16_t>(kFirstPort + hash % kNumPorts);
 }
 
-uint16_t port_for(const Variables& variables, std::string_view job_id) {
-  return variables.has("MASTER_PORT") ? variables.port() : port_of(job_id);
-}
+/// Reads the variables of one launcher.
+class Variables {
+ public:
+  explicit Variables(const EnvironmentLookup& lookup, const LauncherVariables& names = kTorchrun)
+      : lookup_(lookup), names_(names) {}
+
+  std::optional<std::string> find(const char* name) const {
+    auto value = lookup_(name);
+    if (value && value->empty()) return std::nullopt;
+    return value;
+  }
+
+  bool has(const char* name) const { return find(name).has_value(); }
+
+  /// @param otherwise  The value of a variable that is not set; nullopt if it must be set.
+  /// @param advice  Null for that of the launcher.
+  int64_t number(const char* name, const Range& range, std::optional<int64_t> otherwise = {},
+                 const char* advice = nullptr) const {
+    const auto text = find(name);
+    if (!text && otherwise) return *otherwise;
+    const auto allowed = c10::str("; it must be an integer from ", range.least, " to ", range.most,
+                                  range.reason, ". ", advice != nullptr ? advice : names_.advice);
+    LINKBOY_CHECK(text, name, " is not set", allowed);
+    const auto value = parse_number<int64_t>(*text);
+    LINKBOY_CHECK(value && *value >= range.least && *value <= range.most, name, " is \"", *text,
+                  "\"", allowed);
+    return *value;
+  }
+
+  uint16_t port(std::optional<int64_t> otherwise = {}) const {
+    return static_cast<uint16_t>(
+        number("MASTER_PORT", {1, 65'535}, otherwise, "Set it to a free port of rank 0's host."));
+  }
+
+  /// Reads what all launchers set in the same way.
+  LaunchEnvironment read() const {
+    LaunchEnvironment launch;
+    launch.launcher = names_.launcher;
+    launch.world_size = number(names_.world_size, {1, kMaxProcesses});
+    launch.rank = number(names_.rank, below(names_.world_size, launch.world_size));
+    for (const char* name : names_.job_id) {
+      if (name != nullptr && launch.job_id.empty()) launch.job_id = find(name).value_or("");
+    }
+    launch.master_address = find("MASTER_ADDR").value_or("");
+    return launch;
+  }
+
+ private:
+  const EnvironmentLookup& lookup_;
+  const LauncherVariables& names_;
+};
 
 bool is_loopback(const std::string& address) {
   return address == "localhost" || address == "::1" || address.starts_with("127.");
 }
 
-LaunchEnvironment read_torchrun(const Variables& variables) {
-  LaunchEnvironment launch;
-  launch.launcher = Launcher::torchrun;
-  launch.world_size = variables.number("WORLD_SIZE", kWorldSizes, kTorchrunAdvice);
-  launch.rank = variables.number("RANK", below("WORLD_SIZE", launch.world_size), kTorchrunAdvice);
-
-  const auto address = variables.find("MASTER_ADDR");
-  LINKBOY_CHECK(address,
+LaunchEnvironment read_torchrun(const EnvironmentLookup& lookup) {
+  const Variables variables(lookup, kTorchrun);
+  LaunchEnvironment launch = variables.read();
+  LINKBOY_CHECK(!launch.master_address.empty(),
                 "MASTER_ADDR is not set, although RANK and WORLD_SIZE are; it must be the host "
                 "name or address of rank 0. ",
-                kTorchrunAdvice);
-  launch.master_address = *address;
+                kTorchrun.advice);
   launch.master_port = variables.port();
 
   // With several hosts, a guess could assign the wrong GPUs.
-  const bool is_one_host = launch.world_size == 1 || is_loopback(*address);
+  const bool is_one_host = launch.world_size == 1 || is_loopback(launch.master_address);
   LINKBOY_CHECK(is_one_host || variables.has("LOCAL_WORLD_SIZE"),
-                "LOCAL_WORLD_SIZE is not set, and with MASTER_ADDR \"", *address,
+                "LOCAL_WORLD_SIZE is not set, and with MASTER_ADDR \"", launch.master_address,
                 "\" the processes may be on several hosts; it must be the number of processes on "
                 "this host. ",
-                kTorchrunAdvice);
-  launch.local_world_size =
-      variables.has("LOCAL_WORLD_SIZE")
-          ? variables.number("LOCAL_WORLD_SIZE", up_to("WORLD_SIZE", launch.world_size),
-                             kTorchrunAdvice)
-          : launch.world_size;
-  if (variables.has("LOCAL_RANK") ||
-      (launch.local_world_size != 1 && launch.local_world_size != launch.world_size)) {
-    launch.local_rank = variables.number(
-        "LOCAL_RANK", below("LOCAL_WORLD_SIZE", launch.local_world_size), kTorchrunAdvice);
-  } else {
-    launch.local_rank = launch.local_world_size == 1 ? 0 : launch.rank;
-  }
+                kTorchrun.advice);
+  launch.local_world_size = variables.number(
+      "LOCAL_WORLD_SIZE", up_to("WORLD_SIZE", launch.world_size), launch.world_size);
+  std::optional<int64_t> local_rank;
+  if (launch.local_world_size == launch.world_size) local_rank = launch.rank;
+  if (launch.local_world_size == 1) local_rank = 0;
+  launch.local_rank = variables.number(
+      "LOCAL_RANK", below("LOCAL_WORLD_SIZE", launch.local_world_size), local_rank);
 
   launch.uses_agent_store = variables.find("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  if (variables.has("TORCHELASTIC_RESTART_COUNT")) {
-    launch.restart_count =
-        variables.number("TORCHELASTIC_RESTART_COUNT", kAnyCount, kTorchrunAdvice);
-  }
-  launch.job_id = variables.find("TORCHELASTIC_RUN_ID").value_or("");
+  launch.restart_count = variables.number("TORCHELASTIC_RESTART_COUNT", kAnyCount, 0);
   return launch;
 }
 
-LaunchEnvironment read_open_mpi(const Variables& variables) {
-  LaunchEnvironment launch;
-  launch.launcher = Launcher::open_mpi;
-  launch.world_size = variables.number("OMPI_COMM_WORLD_SIZE", kWorldSizes, kOpenMpiAdvice);
-  launch.rank = variables.number("OMPI_COMM_WORLD_RANK",
-                                 below("OMPI_COMM_WORLD_SIZE", launch.world_size), kOpenMpiAdvice);
+LaunchEnvironment read_mpi(const EnvironmentLookup& lookup, const LauncherVariables& names) {
+  const Variables variables(lookup, names);
+  LaunchEnvironment launch = variables.read();
   launch.local_world_size =
-      variables.number("OMPI_COMM_WORLD_LOCAL_SIZE",
-                       up_to("OMPI_COMM_WORLD_SIZE", launch.world_size), kOpenMpiAdvice);
-  launch.local_rank = variables.number("OMPI_COMM_WORLD_LOCAL_RANK",
-                                       below("OMPI_COMM_WORLD_LOCAL_SIZE", launch.local_world_size),
-                                       kOpenMpiAdvice);
-
-  const auto address = variables.find("MASTER_ADDR");
-  LINKBOY_CHECK(address || launch.local_world_size == launch.world_size,
+      variables.number(names.local_world_size, up_to(names.world_size, launch.world_size));
+  launch.local_rank =
+      variables.number(names.local_rank, below(names.local_world_size, launch.local_world_size));
+  LINKBOY_CHECK(!launch.master_address.empty() || launch.local_world_size == launch.world_size,
                 "MASTER_ADDR is not set, and mpirun started only ", launch.local_world_size, " of ",
                 launch.world_size,
                 " processes on this host; on several hosts it must be the host of rank 0. Pass "
                 "`-x MASTER_ADDR=<host of rank 0>` to mpirun.");
-  launch.master_address = address.value_or(kLoopback);
-  // Open MPI without PMIx uses the second name.
-  for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
-    if (launch.job_id.empty()) launch.job_id = variables.find(name).value_or("");
-  }
-  launch.master_port = port_for(variables, launch.job_id);
+  if (launch.master_address.empty()) launch.master_address = kLoopback;
+  launch.master_port = variables.port(port_of(launch.job_id));
   return launch;
 }
 
@@ -177,7 +198,7 @@ bool is_slurm_task(const Variables& variables) {
   constexpr int64_t kFirstReservedStep = 0xfffffff0;  // batch script, salloc's shell, ...
   const auto step = variables.find("SLURM_STEP_ID");
   return step && parse_number<int64_t>(*step).value_or(0) < kFirstReservedStep &&
-         variables.has("SLURM_PROCID") && variables.has("SLURM_STEP_NUM_TASKS");
+         variables.has(kSlurm.rank) && variables.has(kSlurm.world_size);
 }
 
 /// Parses a list such as "4(x2),3": two nodes with four tasks each, then one with three.
@@ -199,63 +220,61 @@ int64_t num_tasks_on_node(const std::string& tasks_per_node, int64_t node) {
   }
   throw Error(c10::str("SLURM_STEP_TASKS_PER_NODE is \"", tasks_per_node,
                        "\"; it must contain the number of tasks on node ", node,
-                       " (SLURM_NODEID), as \"4(x2),3\" does for nodes 0 to 2. ", kSlurmAdvice));
+                       " (SLURM_NODEID), as \"4(x2),3\" does for nodes 0 to 2. ", kSlurm.advice));
 }
 
 std::string slurm_master_address(const Variables& variables, int64_t world_size) {
-  if (const auto address = variables.find("MASTER_ADDR")) return *address;
   if (world_size == 1) return kLoopback;
   auto nodes = variables.find("SLURM_STEP_NODELIST");
   if (!nodes) nodes = variables.find("SLURM_JOB_NODELIST");
   LINKBOY_CHECK(nodes,
                 "SLURM_STEP_NODELIST and SLURM_JOB_NODELIST are not set; one of them must name the "
                 "host of rank 0. Set MASTER_ADDR to it, or: ",
-                kSlurmAdvice);
+                kSlurm.advice);
   return first_host(*nodes);
 }
 
-LaunchEnvironment read_slurm(const Variables& variables) {
-  LaunchEnvironment launch;
-  launch.launcher = Launcher::slurm;
-  launch.world_size = variables.number("SLURM_STEP_NUM_TASKS", kWorldSizes, kSlurmAdvice);
-  launch.rank = variables.number("SLURM_PROCID", below("SLURM_STEP_NUM_TASKS", launch.world_size),
-                                 kSlurmAdvice);
+LaunchEnvironment read_slurm(const EnvironmentLookup& lookup) {
+  const Variables variables(lookup, kSlurm);
+  LaunchEnvironment launch = variables.read();
   if (launch.world_size > 1) {
-    const int64_t node = variables.number("SLURM_NODEID", kAnyCount, kSlurmAdvice);
-    const auto tasks_per_node = variables.find("SLURM_STEP_TASKS_PER_NODE").value_or("");
+    const int64_t node = variables.number("SLURM_NODEID", kAnyCount);
+    const auto tasks_per_node = variables.find(kSlurm.local_world_size).value_or("");
     launch.local_world_size = num_tasks_on_node(tasks_per_node, node);
     LINKBOY_CHECK(launch.local_world_size <= launch.world_size, "SLURM_STEP_TASKS_PER_NODE is \"",
                   tasks_per_node, "\"; a node must not have more than the ", launch.world_size,
-                  " tasks of the step (SLURM_STEP_NUM_TASKS). ", kSlurmAdvice);
+                  " tasks of the step (SLURM_STEP_NUM_TASKS). ", kSlurm.advice);
     const Range range{0, launch.local_world_size - 1, " (SLURM_STEP_TASKS_PER_NODE)"};
-    launch.local_rank = variables.number("SLURM_LOCALID", range, kSlurmAdvice);
+    launch.local_rank = variables.number(kSlurm.local_rank, range);
   }
-  launch.master_address = slurm_master_address(variables, launch.world_size);
-  launch.job_id = variables.find("SLURM_JOB_ID").value_or("") + "." +
-                  variables.find("SLURM_STEP_ID").value_or("");
-  launch.master_port = port_for(variables, launch.job_id);
+  if (launch.master_address.empty()) {
+    launch.master_address = slurm_master_address(variables, launch.world_size);
+  }
+  launch.job_id += "." + variables.find("SLURM_STEP_ID").value_or("");
+  launch.master_port = variables.port(port_of(launch.job_id));
   return launch;
 }
 
-LaunchEnvironment read_launcher(const Variables& variables) {
+LaunchEnvironment read_launcher(const EnvironmentLookup& lookup) {
+  const Variables variables(lookup);
   const bool has_rank = variables.has("RANK");
   const bool has_world_size = variables.has("WORLD_SIZE");
-  if (has_rank && has_world_size) return read_torchrun(variables);
+  if (has_rank && has_world_size) return read_torchrun(lookup);
   // Batch scripts often export only WORLD_SIZE, and srun adds the rest.
-  if (variables.has("OMPI_COMM_WORLD_RANK")) return read_open_mpi(variables);
-  if (is_slurm_task(variables)) return read_slurm(variables);
+  if (variables.has(kOpenMpi.rank)) return read_mpi(lookup, kOpenMpi);
+  if (is_slurm_task(variables)) return read_slurm(lookup);
   // Otherwise each of many processes would train alone and overwrite the files of the others.
   const char* found = has_rank ? "RANK" : "WORLD_SIZE";
   LINKBOY_CHECK(!has_rank && !has_world_size, found, " is \"", *variables.find(found), "\" but ",
                 has_rank ? "WORLD_SIZE" : "RANK",
                 " is not set; set both, or neither to run a single process. Unset ", found,
-                ", or: ", kTorchrunAdvice);
+                ", or: ", kTorchrun.advice);
   return {};
 }
 
-void see_devices(const Variables& variables, LaunchEnvironment& launch) {
-  const auto visible = variables.find("CUDA_VISIBLE_DEVICES");
-  launch.sees_one_device = visible && visible->find(',') == std::string::npos;
+bool sees_one_device(const EnvironmentLookup& lookup) {
+  const auto visible = Variables(lookup).find("CUDA_VISIBLE_DEVICES");
+  return visible && visible->find(',') == std::string::npos;
 }
 
 std::optional<std::string> environment_variable(const char* name) {
@@ -270,10 +289,7 @@ struct LaunchInCode {
   bool is_read = false;  // whether an Accelerator has read it
 };
 
-LaunchInCode& launch_in_code() {
-  static LaunchInCode instance;
-  return instance;
-}
+LaunchInCode launch_in_code;
 
 void check_in_range(const char* name, int64_t value, int64_t least, int64_t most) {
   LINKBOY_CHECK_OPTION(value >= least && value <= most, "the launch's ", name, " is ", value,
@@ -306,7 +322,7 @@ LaunchEnvironment environment_of(const LaunchOptions& options) {
   check_in_range("local_rank", launch.local_rank, 0, launch.local_world_size - 1);
   launch.master_address = options.host;
   launch.master_port = static_cast<uint16_t>(options.port);
-  see_devices(Variables(environment_variable), launch);
+  launch.sees_one_device = sees_one_device(environment_variable);
   return launch;
 }
 
@@ -314,19 +330,17 @@ LaunchEnvironment environment_of(const LaunchOptions& options) {
 
 void launch(const LaunchOptions& options) {
   LaunchEnvironment environment = environment_of(options);
-  LaunchInCode& in_code = launch_in_code();
-  const std::lock_guard lock(in_code.mutex);
-  LINKBOY_CHECK(!in_code.launch, "launch was called twice; call it once in each process.");
-  LINKBOY_CHECK(!in_code.is_read,
+  const std::lock_guard lock(launch_in_code.mutex);
+  LINKBOY_CHECK(!launch_in_code.launch, "launch was called twice; call it once in each process.");
+  LINKBOY_CHECK(!launch_in_code.is_read,
                 "launch was called after an Accelerator had already connected to its processes. "
                 "Call launch first.");
-  in_code.launch = std::move(environment);
+  launch_in_code.launch = std::move(environment);
 }
 
 LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup) {
-  const Variables variables(lookup);
-  LaunchEnvironment launch = read_launcher(variables);
-  see_devices(variables, launch);
+  LaunchEnvironment launch = read_launcher(lookup);
+  launch.sees_one_device = sees_one_device(lookup);
   return launch;
 }
 
@@ -337,10 +351,10 @@ std::optional<int64_t> device_index_of(const LaunchEnvironment& launch, int64_t 
 }
 
 LaunchEnvironment read_launch_environment() {
-  LaunchInCode& in_code = launch_in_code();
-  const std::lock_guard lock(in_code.mutex);
-  in_code.is_read = true;
-  return in_code.launch ? *in_code.launch : read_launch_environment(environment_variable);
+  const std::lock_guard lock(launch_in_code.mutex);
+  launch_in_code.is_read = true;
+  if (launch_in_code.launch) return *launch_in_code.launch;
+  return read_launch_environment(environment_variable);
 }
 
 std::string first_host(std::string_view slurm_node_list) {
@@ -353,17 +367,16 @@ std::string first_host(std::string_view slurm_node_list) {
   std::string_view rest = slurm_node_list;
   while (!rest.empty()) {
     const std::string_view letters = rest.substr(0, rest.find_first_of("[,"));
-    check(std::all_of(letters.begin(), letters.end(), is_host_character));
+    check(letters.find_first_not_of(kHostCharacters) == std::string_view::npos);
     host += letters;
     rest.remove_prefix(letters.size());
     if (!rest.starts_with('[')) break;
     const std::size_t end = rest.find(']');
     check(end != std::string_view::npos);
     const std::string_view numbers = rest.substr(1, end - 1);
-    const auto is_part = [](char c) { return is_digit(c) || c == '-' || c == ','; };
-    check(std::all_of(numbers.begin(), numbers.end(), is_part));
+    check(numbers.find_first_not_of("0123456789-,") == std::string_view::npos);
     const std::string_view first = numbers.substr(0, numbers.find_first_of("-,"));
-    check(!first.empty() && is_digit(numbers.back()));
+    check(!first.empty() && numbers.back() != '-' && numbers.back() != ',');
     host += first;
     rest.remove_prefix(end + 1);
   }

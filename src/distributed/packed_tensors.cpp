@@ -49,13 +49,13 @@ void for_each_message(const std::vector<at::Tensor>& tensors, bool have_one_dtyp
 }
 
 at::Tensor bytes_of(const at::Tensor& tensor) {
-  return tensor.resolve_conj().resolve_neg().contiguous().view({-1}).view(at::kByte);
+  return tensor.detach().resolve_conj().resolve_neg().contiguous().view({-1}).view(at::kByte);
 }
 
 at::Tensor packed(const std::vector<at::Tensor>& message) {
   std::vector<at::Tensor> pieces;
   pieces.reserve(message.size());
-  for (const auto& tensor : message) pieces.push_back(bytes_of(tensor.detach()));
+  for (const auto& tensor : message) pieces.push_back(bytes_of(tensor));
   return at::cat(pieces);
 }
 

@@ -1,12 +1,17 @@
-// The construction and connection of a group. process_group_collectives.cpp contains its
+// The construction, connection and errors of a group. process_group_collectives.cpp contains its
 // collectives.
 
 #include "linkboy/distributed/process_group.hpp"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>  // includes headers of the system's Gloo
 
+#include <cstdlib>
+#include <exception>
 #include <iterator>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "distributed/backends.hpp"
@@ -17,6 +22,24 @@ namespace linkboy {
 namespace {
 
 thread_local const ProcessGroup* group_of_run = nullptr;
+
+/// Creates a backend that transfers tensors between CPUs over TCP.
+/// @param address  The address at which the other ranks can reach this host. If empty, uses the
+///        address of the interface in GLOO_SOCKET_IFNAME, or the one to which the host name
+///        resolves.
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendSetup& setup,
+                                                    const std::string& address) {
+  using Gloo = c10d::ProcessGroupGloo;
+  auto options = Gloo::Options::create(setup.timeout);
+  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+  if (interface != nullptr && *interface != '\0') {
+    options->devices.push_back(Gloo::createDeviceForInterface(interface));
+  } else {
+    options->devices.push_back(address.empty() ? Gloo::createDefaultDevice()
+                                               : Gloo::createDeviceForHostname(address));
+  }
+  return c10::make_intrusive<Gloo>(setup.store, setup.rank, setup.size, std::move(options));
+}
 
 }  // namespace
 
@@ -65,7 +88,11 @@ std::shared_ptr<ProcessGroup::Implementation> make_c10d_group(
   if (implementation->nccl_device) {
     group->setBoundDeviceId(implementation->nccl_device);
     auto nccl = make_nccl_backend(setup_for("nccl"), *implementation->nccl_device);
-    implementation->watch_device(nccl);
+    if (implementation->heartbeat) {
+      implementation->device_watch = std::make_shared<CollectiveWatchdog>(
+          nccl, *implementation->nccl_device, implementation->timeout, implementation->heartbeat,
+          implementation->world_ranks);
+    }
     group->setBackend(c10::DeviceType::CUDA, Type::NCCL, std::move(nccl));
     group->setDefaultBackend(Type::NCCL);
   } else {
@@ -80,25 +107,6 @@ bool ProcessGroup::Implementation::has_failed() const {
   return heartbeat && heartbeat->has_found_cause();
 }
 
-void ProcessGroup::Implementation::watch_device(const c10::intrusive_ptr<c10d::Backend>& backend) {
-  if (!heartbeat) return;
-  device_watch = std::make_shared<CollectiveWatchdog>(
-      *nccl_device, timeout,
-      [signs = heartbeat, backend] {
-        return signs->has_found_cause() || backend->getError() != c10d::ErrorType::SUCCESS;
-      },
-      [signs = heartbeat, ranks = world_ranks,
-       limit = timeout_text()](const std::string& late_call) {
-        const bool is_late = !late_call.empty();
-        signs->find_cause(
-            ranks, {.late_call = is_late ? late_call + limit : "",
-                    .otherwise = is_late ? "all ranks reached " + late_call + limit +
-                                               ", but the device of one of them does not finish it"
-                                         : "NCCL reports an error, although all ranks are alive"});
-      },
-      [backend] { backend->abort(); });
-}
-
 ProcessGroup::Implementation::~Implementation() {
   if (!group || !nccl_device) return;
   try {
@@ -109,6 +117,56 @@ ProcessGroup::Implementation::~Implementation() {
     const auto backend = group->getBackend(nccl_device->type());
     has_failed() ? backend->abort() : backend->shutdown();
   } catch (...) {  // NOLINT(bugprone-empty-catch): a destructor must not throw
+  }
+}
+
+std::string timeout_text(std::chrono::milliseconds timeout) {
+  return c10::str(" (timeout ", std::chrono::duration<double>(timeout).count(), " s)");
+}
+
+bool is_communication_error(const std::exception& error) {
+  if (dynamic_cast<const c10::DistError*>(&error) != nullptr) return true;
+  if (dynamic_cast<const c10::Error*>(&error) != nullptr) return false;
+  // Gloo's own exceptions do not have a type that its headers and LibTorch's library share.
+  const std::string_view said = error.what();
+  return said.find("gloo/") != std::string_view::npos ||
+         said.find("pair closure") != std::string_view::npos;
+}
+
+void tell_failure(const ProcessGroup& group, const std::exception_ptr& why) {
+  const auto* implementation = group.implementation();
+  if (implementation == nullptr || !implementation->heartbeat) return;
+  if (implementation->has_failed()) return;  // another rank is the cause
+  implementation->heartbeat->set_failure(why ? first_line(message_of(why)) : "");
+}
+
+void throw_collective_error(const ProcessGroup& group, const char* what, bool is_late,
+                            const std::string& details) {
+  const std::string limit = timeout_text(group.timeout());
+  const Heartbeat::Failure failure{
+      .late_call = is_late ? what + limit : "",
+      .otherwise =
+          "not all ranks arrived in time or with the same tensors, but all of them are alive" +
+          limit};
+  const auto& signs = group.implementation()->heartbeat;
+  const std::string why =
+      signs ? signs->find_cause(group.world_ranks(), failure) : failure.otherwise;
+  throw DistributedError(c10::str(what, " failed: ", why, "; restart from the last training state.",
+                                  details.empty() ? "" : " (" + details + ")"));
+}
+
+void begin_collective(const ProcessGroup& group, const char* what) {
+  const auto* implementation = group.implementation();
+  if (implementation == nullptr || !implementation->heartbeat) return;
+  // If a collective on a device was aborted, the values on that device are invalid.
+  if (implementation->has_failed()) throw_collective_error(group, what, /*is_late=*/false, "");
+  if (implementation->is_world) implementation->heartbeat->count_call();
+}
+
+void end_collective(const ProcessGroup& group, const char* what) {
+  const auto* implementation = group.implementation();
+  if (implementation != nullptr && implementation->device_watch) {
+    implementation->device_watch->mark(what);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "distributed/packed_tensors.hpp"
@@ -52,6 +53,7 @@ at::Tensor in_memory_format(const at::Tensor& tensor) {
 
 class PendingWork final : public PendingCollective {
  public:
+  /// @param work  Null if there is nothing to wait for.
   PendingWork(const ProcessGroup& group, const char* what, c10::intrusive_ptr<c10d::Work> work,
               at::Tensor sent, at::Tensor target, ReduceOp op)
       : group_(group),
@@ -79,11 +81,6 @@ class PendingWork final : public PendingCollective {
   int64_t divisor_;
 };
 
-class NothingPending final : public PendingCollective {
- public:
-  void wait() override {}
-};
-
 at::Tensor tensor_of(std::string_view text) {
   at::Tensor bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
   std::copy(text.begin(), text.end(), static_cast<char*>(bytes.mutable_data_ptr()));
@@ -107,7 +104,7 @@ auto all_gather_single(Group& group, at::Tensor& all, at::Tensor& input) {
 /// Gathers without comparing calls, because the comparison itself uses it.
 at::Tensor gather_stacked(const ProcessGroup& group, const at::Tensor& tensor) {
   // Sent as bytes, because Gloo does not support all dtypes.
-  at::Tensor input = bytes_of(tensor.detach());
+  at::Tensor input = bytes_of(tensor);
   std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes.insert(sizes.begin(), group.size());
   at::Tensor all = at::empty({group.size() * input.numel()}, input.options());
@@ -157,6 +154,28 @@ void check_call(const ProcessGroup& group, Describe describe) {
   }
 }
 
+/// @param root  The rank that receives the result; nullopt for all ranks.
+std::unique_ptr<PendingCollective> start_reduction(const ProcessGroup& group, const char* name,
+                                                   at::Tensor tensor, std::optional<int64_t> root,
+                                                   ReduceOp op) {
+  check_has_mean(tensor, op);
+  c10::intrusive_ptr<c10d::Work> work;
+  std::vector<at::Tensor> sent{tensor};
+  if (const auto* implementation = group.implementation()) {
+    check_call(group, [&] {
+      const std::string to = root ? c10::str("to ", *root, ", ") : "";
+      return c10::str(name, "(", to, name_of(op), ", ", description(tensor), ")");
+    });
+    sent = {in_memory_format(tensor.detach())};
+    c10d::ProcessGroup& ranks = *implementation->group;
+    work = run_collective(group, name, [&] {
+      return root ? ranks.reduce(sent, {.reduceOp = c10d_op(op), .rootRank = *root})
+                  : ranks.allreduce(sent, {.reduceOp = c10d_op(op)});
+    });
+  }
+  return std::make_unique<PendingWork>(group, name, std::move(work), sent[0], tensor, op);
+}
+
 }  // namespace
 
 void ProcessGroup::all_reduce(at::Tensor tensor, ReduceOp op) const {
@@ -176,31 +195,12 @@ void ProcessGroup::all_reduce(const std::vector<at::Tensor>& tensors, ReduceOp o
 
 std::unique_ptr<PendingCollective> ProcessGroup::all_reduce_async(at::Tensor tensor,
                                                                   ReduceOp op) const {
-  check_has_mean(tensor, op);
-  if (!impl_) return std::make_unique<NothingPending>();
-  check_call(*this,
-             [&] { return c10::str("all_reduce(", name_of(op), ", ", description(tensor), ")"); });
-  std::vector<at::Tensor> sent{in_memory_format(tensor.detach())};
-  c10d::AllreduceOptions options;
-  options.reduceOp = c10d_op(op);
-  auto work =
-      run_collective(*this, "all_reduce", [&] { return impl_->group->allreduce(sent, options); });
-  return std::make_unique<PendingWork>(*this, "all_reduce", std::move(work), sent[0], tensor, op);
+  return start_reduction(*this, "all_reduce", std::move(tensor), std::nullopt, op);
 }
 
 std::unique_ptr<PendingCollective> ProcessGroup::reduce_later(at::Tensor tensor, int64_t root,
                                                               ReduceOp op) const {
-  check_has_mean(tensor, op);
-  if (!impl_) return std::make_unique<NothingPending>();
-  check_call(*this, [&] {
-    return c10::str("reduce(to ", root, ", ", name_of(op), ", ", description(tensor), ")");
-  });
-  std::vector<at::Tensor> sent{in_memory_format(tensor.detach())};
-  c10d::ReduceOptions options;
-  options.reduceOp = c10d_op(op);
-  options.rootRank = static_cast<int>(root);
-  auto work = run_collective(*this, "reduce", [&] { return impl_->group->reduce(sent, options); });
-  return std::make_unique<PendingWork>(*this, "reduce", std::move(work), sent[0], tensor, op);
+  return start_reduction(*this, "reduce", std::move(tensor), root, op);
 }
 
 void ProcessGroup::broadcast(at::Tensor tensor, int64_t root) const {
@@ -215,11 +215,10 @@ void ProcessGroup::broadcast(const std::vector<at::Tensor>& tensors, int64_t roo
     return call + ")";
   });
   const at::NoGradGuard no_grad;
-  c10d::BroadcastOptions options;
-  options.rootRank = static_cast<int>(root);
+  const c10d::BroadcastOptions options{.rootRank = root};
   for_each_message(tensors, /*have_one_dtype=*/false, [&](const std::vector<at::Tensor>& message) {
     const bool is_whole = message.size() == 1 && message[0].is_contiguous();
-    std::vector<at::Tensor> sent{is_whole ? bytes_of(message[0].detach()) : packed(message)};
+    std::vector<at::Tensor> sent{is_whole ? bytes_of(message[0]) : packed(message)};
     run_collective(*this, "broadcast", [&] { impl_->group->broadcast(sent, options)->wait(); });
     if (!is_whole && rank() != root) unpack(sent[0], message);
   });
@@ -240,8 +239,7 @@ std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view bytes) 
 std::string ProcessGroup::broadcast_bytes(std::string_view bytes, int64_t root) const {
   if (!impl_) return std::string(bytes);
   check_call(*this, [&] { return c10::str("broadcast_bytes(from ", root, ")"); });
-  c10d::BroadcastOptions options;
-  options.rootRank = static_cast<int>(root);
+  const c10d::BroadcastOptions options{.rootRank = root};
   return run_collective(*this, "broadcast_bytes", [&] {
     std::vector<at::Tensor> length{at::tensor({static_cast<int64_t>(bytes.size())}, at::kLong)};
     impl_->group->broadcast(length, options)->wait();

@@ -29,11 +29,6 @@ struct ProcessGroup::Implementation {
   /// Whether it is known that the ranks cannot continue. If so, this group can no longer be used.
   bool has_failed() const;
 
-  /// Returns " (timeout 30 s)", for messages.
-  std::string timeout_text() const;
-
-  void watch_device(const c10::intrusive_ptr<c10d::Backend>& backend);
-
   /// Uses Gloo for tensors on the CPU, and NCCL or Gloo for tensors on CUDA devices.
   c10::intrusive_ptr<c10d::ProcessGroup> group;
   c10::intrusive_ptr<c10d::Store> store;  // used only by this group
@@ -49,6 +44,9 @@ struct ProcessGroup::Implementation {
   bool checks_calls = false;                         // LINKBOY_DEBUG_COLLECTIVES
   int64_t num_groups_made = 0;
 };
+
+/// Returns " (timeout 30 s)", for messages.
+std::string timeout_text(std::chrono::milliseconds timeout);
 
 /// Creates the backends of `implementation`, whose other members must be set, and returns it.
 /// @note Collective.

@@ -43,11 +43,6 @@ c10::intrusive_ptr<c10d::Store> make_store(const std::string& address,
   return store.get();
 }
 
-std::string get_text(c10d::Store& store, const char* key) {
-  const auto bytes = store.get(key);
-  return {bytes.begin(), bytes.end()};
-}
-
 constexpr const char* kContradiction = "contradiction";
 
 std::string key_of_arrival(int64_t rank) { return "arrived/" + std::to_string(rank); }
@@ -158,7 +153,7 @@ void wait_for_arrivals(c10d::Store& store, int64_t rank, int64_t size,
     } catch (const std::exception&) {
       return say_who_is_missing();
     }
-    return store.check({kContradiction}) ? get_text(store, kContradiction) : "";
+    return store.check({kContradiction}) ? store.get_to_str(kContradiction) : "";
   };
   claim_rank(store, rank);
   std::string wrong = compare_world_sizes(store, rank, size);
@@ -172,7 +167,7 @@ void wait_for_arrivals(c10d::Store& store, int64_t rank, int64_t size,
     // lead to a different result.
     try {
       store.wait({"arrivals"}, timeout + kPatience);
-      wrong = get_text(store, "arrivals");
+      wrong = store.get_to_str("arrivals");
     } catch (const std::exception&) {
       wrong = say_who_is_missing();
     }

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 
+#include "distributed/packed_tensors.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
@@ -73,9 +74,10 @@ const Offer* first_in_loop(const std::vector<Offer>& offers) {
   return first == offers.end() ? nullptr : &*first;
 }
 
-/// Returns the offers of all ranks. Without the check, ranks that gather different tensors would
+/// Returns the offers of all ranks. Without the checks, ranks that gather different tensors would
 /// wait for each other until the timeout, or split the rows at the wrong places.
-std::vector<Offer> exchange(const ProcessGroup& group, const Offer& mine) {
+/// @param call  The call of this rank; null if it has left the loop.
+std::vector<Offer> exchange(const ProcessGroup& group, const GatherCall* call, const Offer& mine) {
   std::vector<Offer> offers;
   for (const auto& text : group.all_gather_bytes(mine.text())) offers.push_back(Offer::of(text));
   const Offer* first = first_in_loop(offers);
@@ -86,23 +88,13 @@ std::vector<Offer> exchange(const ProcessGroup& group, const Offer& mine) {
                      " calls ", first->call,
                      ". All ranks must make the same call, with the same dtype and shape. Only "
                      "gather_uneven and gather_for_metrics accept tensors of different lengths.");
-  }
-  return offers;
-}
-
-std::vector<Offer> exchange(const ProcessGroup& group, const GatherCall& call, const Offer& mine) {
-  std::vector<Offer> offers = exchange(group, mine);
-  for (std::size_t r = 0; r < offers.size(); ++r) {
-    LINKBOY_CHECK_AS(DistributedError, call.takes_ranks_that_left || !offers[r].has_left(),
-                     call.name, " was called, but rank ", group.world_ranks()[r],
+    const bool may_have_left = call == nullptr || call->takes_ranks_that_left;
+    LINKBOY_CHECK_AS(DistributedError, may_have_left || !offers[r].has_left(), call->name,
+                     " was called, but rank ", group.world_ranks()[r],
                      " has no batch left. Ranks may have different numbers of batches in an "
                      "evaluation; use gather_for_metrics there.");
   }
   return offers;
-}
-
-at::Tensor row_bytes_of(const at::Tensor& tensor) {
-  return tensor.detach().resolve_conj().resolve_neg().contiguous().view({-1}).view(at::kByte);
 }
 
 /// Returns the bytes of the rows of all ranks, one after another.
@@ -132,17 +124,17 @@ at::Tensor gather_bytes(const ProcessGroup& group, const std::vector<Offer>& off
 
 void check_same_gather(const ProcessGroup& group, const GatherCall& call,
                        const at::Tensor& tensor) {
-  exchange(group, call, offer_of(call, tensor));
+  exchange(group, &call, offer_of(call, tensor));
 }
 
 GatheredRows gather_rows(const ProcessGroup& group, const GatherCall& call,
                          const at::Tensor& tensor) {
-  const at::Tensor mine = row_bytes_of(tensor);
+  const at::Tensor mine = bytes_of(tensor);
   Offer offer = offer_of(call, tensor);
   if (mine.is_cpu() && mine.numel() <= kShortRows) {
     offer.rows.assign(static_cast<const char*>(mine.const_data_ptr()), mine.numel());
   }
-  const std::vector<Offer> offers = exchange(group, call, offer);
+  const std::vector<Offer> offers = exchange(group, &call, offer);
   GatheredRows gathered;
   for (const Offer& each : offers) gathered.lengths.push_back(each.sizes.num_rows);
   std::vector<int64_t> sizes = tensor.sizes().vec();
@@ -152,7 +144,7 @@ GatheredRows gather_rows(const ProcessGroup& group, const GatherCall& call,
 }
 
 bool answer_gather(const ProcessGroup& group, c10::Device device) {
-  const std::vector<Offer> offers = exchange(group, Offer());
+  const std::vector<Offer> offers = exchange(group, nullptr, Offer());
   const Offer* first = first_in_loop(offers);
   if (first == nullptr) return false;
   if (first->sizes.takes_ranks_that_left) {

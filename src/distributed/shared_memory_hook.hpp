@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "distributed/shared_memory_segment.hpp"
+#include "distributed/shared_memory.hpp"
 
 namespace linkboy {
 

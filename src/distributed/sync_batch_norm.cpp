@@ -337,8 +337,10 @@ SyncBatchNormHandle convert_sync_batchnorm(Model& model,
                                            std::shared_ptr<const ProcessGroup> group) {
   LINKBOY_CHECK(group != nullptr, "the process group is null; pass the group to normalise over.");
   if (group->size() == 1) return {};
-  return detail::convert_sync_batchnorm(
-      model, std::make_shared<detail::ProcessGroupCollectives>(std::move(group)));
+  auto collectives = std::make_shared<BatchNormCollectives>();
+  collectives->all_gather = [group](const Tensor& tensor) { return group->all_gather(tensor); };
+  collectives->all_reduce = [group](const Tensor& tensor) { group->all_reduce(tensor); };
+  return detail::convert_sync_batchnorm(model, std::move(collectives));
 }
 
 SyncBatchNormHandle& SyncBatchNormHandle::operator=(SyncBatchNormHandle&& other) noexcept {

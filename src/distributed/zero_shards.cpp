@@ -10,25 +10,19 @@
 #include "checkpoint/optimizer_state.hpp"
 #include "distributed/ivalue_bytes.hpp"
 #include "linkboy/error.hpp"
+#include "util/parameters.hpp"
 
 namespace linkboy {
 namespace {
-
-template <class Visit>
-void for_each_parameter(const torch::optim::Optimizer& optimizer, Visit visit) {
-  for (const auto& group : optimizer.param_groups()) {
-    for (const auto& parameter : group.params()) visit(parameter);
-  }
-}
 
 /// Hides the gradients of the chosen parameters while the object exists.
 class HiddenGradients {
  public:
   template <class IsHidden>
   HiddenGradients(const torch::optim::Optimizer& optimizer, IsHidden is_hidden) {
-    for_each_parameter(optimizer, [&](const at::Tensor& parameter) {
+    for (const auto& parameter : parameters_of(optimizer)) {
       if (is_hidden(parameter)) hidden_.emplace_back(parameter, parameter.grad());
-    });
+    }
     // Hide them only when all are known, because is_hidden may throw.
     for (auto& [parameter, gradient] : hidden_) parameter.mutable_grad().reset();
   }
@@ -48,9 +42,9 @@ ZeroShards::ZeroShards(std::shared_ptr<const ProcessGroup> group)
     : group_(std::move(group)), num_elements_(group_->size()) {}
 
 void ZeroShards::assign(const torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> added;
-  for_each_parameter(optimizer, [&](const at::Tensor& parameter) {
-    if (!owners_.contains(parameter.unsafeGetTensorImpl())) added.push_back(parameter);
+  std::vector<at::Tensor> added = parameters_of(optimizer);
+  std::erase_if(added, [this](const auto& parameter) {
+    return owners_.contains(parameter.unsafeGetTensorImpl());
   });
   std::stable_sort(added.begin(), added.end(),
                    [](const auto& a, const auto& b) { return a.numel() > b.numel(); });
@@ -77,20 +71,17 @@ void ZeroShards::step(torch::optim::Optimizer& optimizer, const std::function<vo
   });
   make_step();
   std::vector<std::vector<at::Tensor>> of_rank(group_->size());
-  for_each_parameter(optimizer, [&](const at::Tensor& parameter) {
+  for (const auto& parameter : parameters_of(optimizer)) {
     if (parameter.requires_grad()) of_rank[owner_of(parameter)].push_back(parameter);
-  });
+  }
   // Send the parameters even if fp16 has skipped the step, because a rank may not know that yet.
   for (int64_t rank = 0; rank < group_->size(); ++rank) group_->broadcast(of_rank[rank], rank);
 }
 
 /// Drops the state of other ranks' parameters, which a loaded checkpoint contains.
 void ZeroShards::drop_state_of_others(torch::optim::Optimizer& optimizer) const {
-  auto& state = optimizer.state();
-  for (auto entry = state.begin(); entry != state.end();) {
-    const auto owner = owners_.find(static_cast<const at::TensorImpl*>(entry->first));
-    const bool is_others = owner != owners_.end() && owner->second != group_->rank();
-    entry = is_others ? state.erase(entry) : ++entry;
+  for (const auto& [parameter, owner] : owners_) {
+    if (owner != group_->rank()) optimizer.state().erase(parameter);
   }
 }
 

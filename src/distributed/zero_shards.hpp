@@ -46,7 +46,7 @@ class ZeroShards {
   void drop_state_of_others(torch::optim::Optimizer& optimizer) const;
 
   std::shared_ptr<const ProcessGroup> group_;
-  std::unordered_map<const at::TensorImpl*, int64_t> owners_;
+  std::unordered_map<at::TensorImpl*, int64_t> owners_;
   std::vector<int64_t> num_elements_;  // assigned to each rank
 };
 

@@ -8,12 +8,13 @@
 #include <set>
 #include <unordered_map>
 
-#include "accelerator/resolve_run_config.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "distributed/agreement.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
 #include "trainer/run_checks.hpp"
+#include "util/option_checks.hpp"
+#include "util/parameters.hpp"
 
 namespace linkboy {
 namespace {

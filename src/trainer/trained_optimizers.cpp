@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "accelerator/resolve_run_config.hpp"
 #include "checkpoint/checkpoint_keys.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "linkboy/error.hpp"
+#include "util/parameters.hpp"
 
 namespace linkboy {
 

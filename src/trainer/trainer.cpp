@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "accelerator/resolve_run_config.hpp"
+#include "accelerator/trained_optimizer.hpp"
 #include "data/checked_iterator.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/profiling/profiler_range.hpp"

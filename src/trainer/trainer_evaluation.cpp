@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "accelerator/resolve_run_config.hpp"
 #include "data/checked_iterator.hpp"
+#include "distributed/agreement.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
 #include "trainer/batch_in_errors.hpp"
@@ -169,7 +169,8 @@ void Trainer::Implementation::for_each_batch(DataLoader& loader, int64_t epoch,
   const auto batches = checked(loader.iterate(epoch));
   // A single process does not need the length, which may be unknown for a stream.
   const bool is_shared = stop_.is_shared();
-  const int64_t num_rounds = is_shared ? -max_over_ranks(*accelerator_, -loader.size()) : 0;
+  const int64_t num_rounds =
+      is_shared ? -max_over_ranks(accelerator_->process_group(), -loader.size()) : 0;
   // In a training run, only a user's request interrupts an evaluation: the other reasons end the
   // training, which is not affected by when its evaluation ends.
   const auto least = is_in_training_call() ? StopUrgency::request : StopUrgency::ends_training;

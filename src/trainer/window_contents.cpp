@@ -9,9 +9,9 @@
 #include <numeric>
 #include <utility>
 
-#include "accelerator/gradients.hpp"
-#include "accelerator/resolve_run_config.hpp"
+#include "distributed/agreement.hpp"
 #include "linkboy/error.hpp"
+#include "util/parameters.hpp"
 
 namespace linkboy {
 
@@ -26,7 +26,8 @@ at::Tensor WindowContents::weighted_loss(const StepOutput& output, const Acceler
   // About the size of a batch, so that fp16 does not overflow. A power of two keeps the division
   // exact.
   if (weight_unit_ == 0.0) {
-    weight_unit_ = std::exp2(std::ilogb(max_over_ranks(accelerator, output.batch_size)));
+    const int64_t most = max_over_ranks(accelerator.process_group(), output.batch_size);
+    weight_unit_ = std::exp2(std::ilogb(most));
   }
   const AccumulationWindow window = accelerator.window();
   weights_.resize(static_cast<std::size_t>(window.length));

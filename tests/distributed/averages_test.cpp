@@ -45,20 +45,16 @@ TEST(AveragesTest, StochasticAveragesUseTheStatisticsOfAllRanks) {
   namespace nn = torch::nn;
   torch::manual_seed(2);
   const nn::BatchNorm1d norm(4);
-  nn::Sequential model(norm, nn::Linear(4, 3));
-  QuietTrainer trainer(model, nn::CrossEntropyLoss(), toy_sgd(model),
-                       {.callbacks = {std::make_shared<StochasticWeightAveraging>()},
-                        .default_callbacks = {},
-                        .accelerator = together()});
-  auto& accelerator = trainer.accelerator();
+  RankToy toy(together(), {std::make_shared<StochasticWeightAveraging>()},
+              nn::Sequential(norm, nn::Linear(4, 3)));
   const auto options = four_epochs();
-  trainer.train(options);
-  EXPECT_TRUE(same_on_all_ranks(accelerator, model->parameters()));
-  EXPECT_TRUE(same_on_all_ranks(accelerator, {norm->running_mean, norm->running_var}));
+  toy.trainer.train(options);
+  EXPECT_TRUE(same_on_all_ranks(toy));
+  EXPECT_TRUE(same_on_all_ranks(toy.accelerator(), {norm->running_mean, norm->running_var}));
   // All batches have the same size, so the mean of their means is the mean over all samples.
-  const auto inputs = toy_inputs(options.train_dataset.size()).to(accelerator.device());
+  const auto inputs = toy_inputs(options.train_dataset.size()).to(toy.accelerator().device());
   EXPECT_TRUE(torch::allclose(norm->running_mean, inputs.mean(0), 1e-4, 1e-5));
-  EXPECT_EQ(trainer.run_history().get_metric_values("swa_model_eval_loss_epoch").size(), 1U);
+  EXPECT_EQ(toy.values("swa_model_eval_loss_epoch").size(), 1U);
 }
 
 TEST(AveragesTest, LimitedEvaluationsCountTheBatchesOfAllRanks) {
@@ -92,16 +88,12 @@ TEST(AveragesTest, AResumedRunHasTheAverageOfEachRank) {
     };
     const auto train = [&](const TrainOptions& run, bool saves) {
       torch::manual_seed(2);
-      torch::nn::Sequential model(torch::nn::Linear(4, 8), torch::nn::BatchNorm1d(8),
-                                  torch::nn::Linear(8, 3));
       auto ema = make<ModelEma>({.decay = 0.7, .evaluate = false});
-      DistributedOptions distributed;
-      distributed.local_sgd_interval = interval;
-      QuietTrainer trainer(
-          model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-          {.callbacks = {ema}, .default_callbacks = {}, .accelerator = together(distributed)});
-      trainer.train(run);
-      if (saves) trainer.save_training_state(folder / "state");
+      RankToy toy(together({.local_sgd_interval = interval}), {ema},
+                  torch::nn::Sequential(torch::nn::Linear(4, 8), torch::nn::BatchNorm1d(8),
+                                        torch::nn::Linear(8, 3)));
+      toy.trainer.train(run);
+      if (saves) toy.trainer.save_training_state(folder / "state");
       return tensors_of(ema->averaged_model_state());
     };
     const auto whole = train(options(4), false);
@@ -110,6 +102,60 @@ TEST(AveragesTest, AResumedRunHasTheAverageOfEachRank) {
     rest.resume_from = folder / "state";
     EXPECT_TRUE(bit_equal(train(rest, false), whole));
   }
+}
+
+// ---- Weights that differ between the ranks until they are averaged
+
+struct LocalSgdTest : ::testing::Test {
+  static AcceleratorOptions local_sgd() { return together({.local_sgd_interval = 3}); }
+  static TrainOptions epochs(int64_t number) {
+    TrainOptions options = run_of({.updates_per_epoch = 4, .num_epochs = number});
+    options.train_dataloader_options.seed = 5;
+    options.allow_changed_schedule_length = true;
+    return options;
+  }
+};
+
+TEST_F(LocalSgdTest, EvaluationsAfterARunChangeNeitherItsWeightsNorItsState) {
+  const SharedFolder folder;
+  RankToy whole(local_sgd());
+  whole.trainer.train(epochs(2));
+
+  RankToy toy(local_sgd());
+  toy.trainer.train(epochs(1));
+  const auto weights = copies_of(toy.parameters());
+  EXPECT_FALSE(same_on_all_ranks(toy));
+  toy.trainer.evaluate({.dataset = toy_data(8)});
+  toy.trainer.predict({.dataset = toy_data(8)});
+  EXPECT_TRUE(bit_equal(toy.parameters(), weights));
+  toy.trainer.save_training_state(folder / "state");
+
+  RankToy resumed(local_sgd());
+  TrainOptions options = epochs(2);
+  options.resume_from = folder / "state";
+  resumed.trainer.train(options);
+  EXPECT_TRUE(bit_equal(resumed.parameters(), whole.parameters()));
+}
+
+TEST_F(LocalSgdTest, AnEvaluationBeforeTheFirstRunUsesTheWeightsOfRank0) {
+  RankToy toy(local_sgd());
+  const torch::NoGradGuard no_grad;
+  for (auto& weight : toy.model->parameters()) weight.add_(static_cast<double>(this_rank()));
+  toy.trainer.evaluate({.dataset = toy_data(8)});
+  EXPECT_TRUE(same_on_all_ranks(toy));
+}
+
+TEST_F(LocalSgdTest, ASecondRunBeginsWithTheWeightsOfRank0) {
+  RankToy toy(local_sgd());
+  toy.trainer.train(epochs(1));
+  const auto of_rank_0 = toy.accelerator().broadcast(toy.parameters()[0]);
+  torch::Tensor first;
+  TrainOptions options = epochs(1);
+  options.callbacks = {make<LambdaCallback>({.on_training_run_start = [&](Trainer& trainer) {
+    first = trainer.model().parameters()[0].detach().clone();
+  }})};
+  toy.trainer.train(options);
+  EXPECT_TRUE(torch::equal(first, of_rank_0));
 }
 
 }  // namespace

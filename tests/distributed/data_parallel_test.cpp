@@ -1,7 +1,7 @@
 // Compares training on all ranks with the same training in one process, which each rank runs by
 // itself.
 
-#include "distributed/as_one_process.hpp"
+#include "distributed/ranks.hpp"
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/schedulers/curves.hpp"
 #include "support/at_update.hpp"

@@ -1,6 +1,6 @@
 // Predictions and log messages of several ranks.
 
-#include "distributed/as_one_process.hpp"
+#include "distributed/ranks.hpp"
 #include "linkboy/callbacks/lambda_callback.hpp"
 
 namespace linkboy::testing::predict_test {

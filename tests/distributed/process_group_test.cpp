@@ -15,6 +15,7 @@
 namespace linkboy::testing::process_group_test {
 namespace {
 
+using namespace std::chrono_literals;
 using ProcessGroupTest = GroupTest;
 
 TEST_F(ProcessGroupTest, ReducesSumsMeansMinimaAndMaxima) {
@@ -195,11 +196,11 @@ TEST_F(ProcessGroupTest, GathersAFewRowsInOneCollective) {
   };
   const auto few = torch::ones({rank + 1, 8});
   const auto many = torch::ones({rank + 1, 1000});
-  EXPECT_EQ(count([&] { accelerator.gather_for_metrics(few); }), 1U);
-  EXPECT_EQ(count([&] { accelerator.gather_for_metrics(many); }), 2U);
-  EXPECT_EQ(count([&] { accelerator.gather_uneven(few, -1.0); }), 1U);
-  EXPECT_EQ(count([&] { accelerator.gather(torch::ones({1000})); }), 2U);
-  EXPECT_EQ(count([&] { accelerator.all_gather_bytes("few bytes"); }), 1U);
+  EXPECT_EQ(count([&] { (void)accelerator.gather_for_metrics(few); }), 1U);
+  EXPECT_EQ(count([&] { (void)accelerator.gather_for_metrics(many); }), 2U);
+  EXPECT_EQ(count([&] { (void)accelerator.gather_uneven(few, -1.0); }), 1U);
+  EXPECT_EQ(count([&] { (void)accelerator.gather(torch::ones({1000})); }), 2U);
+  EXPECT_EQ(count([&] { (void)accelerator.all_gather_bytes("few bytes"); }), 1U);
 }
 
 TEST_F(ProcessGroupTest, TheMainProcessGoesFirst) {
@@ -242,7 +243,7 @@ TEST(ProcessGroupDebugTest, NamesTheRankAndTheCallThatDiffer) {
 class LateRank {
  public:
   explicit LateRank(AcceleratorOptions options) : options_(std::move(options)) {
-    options_.distributed.timeout = std::chrono::seconds(2);
+    options_.distributed.timeout = 2s;
     accelerator_ = std::make_unique<Accelerator>(options_);
     EXPECT_EQ(sum(), static_cast<double>(group().size()));
   }
@@ -252,7 +253,7 @@ class LateRank {
   void keep_the_others_waiting() const {
     const auto* implementation = group().implementation();
     for (int i = 0; i < 600 && is_late() && !implementation->has_failed(); ++i) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      std::this_thread::sleep_for(100ms);
     }
   }
 
@@ -273,7 +274,7 @@ class LateRank {
   void meet_again() {
     const int64_t n = group().size();
     accelerator_.reset();
-    options_.distributed.timeout = std::chrono::seconds(60);
+    options_.distributed.timeout = 60s;
     EXPECT_EQ(Accelerator(options_).num_processes(), n);
   }
 
@@ -284,7 +285,7 @@ class LateRank {
 
 TEST(LateRankTest, IsNamedByTheOtherRanks) {
   LateRank ranks({.device = "cpu"});
-  ranks.group().new_group({0});  // not an additional call of rank 0
+  (void)ranks.group().new_group({0});  // not an additional call of rank 0
   ranks.keep_the_others_waiting();
   EXPECT_ERROR((ranks.sum(), ranks.group().barrier()), ranks.complaint());
   EXPECT_ERROR(ranks.group().barrier(), ranks.complaint());
@@ -323,6 +324,43 @@ TEST(LateRankTest, DoesNotDelayTheEndOfAGroup_MultiCUDA) {
   if (!ranks.is_late()) ranks.sum_on_device();
   ranks.keep_the_others_waiting();
   ranks.meet_again();
+}
+
+// ---- Several Accelerators in one process
+
+AcceleratorOptions with_timeout(std::chrono::milliseconds timeout) {
+  AcceleratorOptions options = together();
+  options.distributed.timeout = timeout;
+  return options;
+}
+
+void expect_works(const Accelerator& accelerator) {
+  EXPECT_EQ(accelerator.reduce(torch::ones({1}, torch::kLong)).item<int64_t>(), num_ranks());
+}
+
+TEST(AcceleratorsTest, ASecondOneUsesItsOwnTimeout) {
+  const Accelerator first(with_timeout(60s));
+  const Accelerator second(with_timeout(20s));
+  EXPECT_EQ(second.process_group().timeout(), 20s);
+  EXPECT_EQ(first.process_group().timeout(), 60s);
+  expect_works(second);
+  expect_works(first);
+}
+
+TEST(AcceleratorsTest, ShareAGroupIfAllRanksHaveIt) {
+  const Accelerator first(with_timeout(25s));
+  const Accelerator second(with_timeout(25s));
+  EXPECT_EQ(&first.process_group(), &second.process_group());
+}
+
+TEST(AcceleratorsTest, OneThatASingleRankKeepsDoesNotPreventAnother) {
+  auto first = std::make_unique<Accelerator>(with_timeout(15s));
+  if (this_rank() != 0) first.reset();
+  const Accelerator second(with_timeout(15s));
+  expect_works(second);
+  const Accelerator third(with_timeout(15s));
+  EXPECT_EQ(&third.process_group(), &second.process_group());
+  expect_works(third);
 }
 
 TEST(ProcessGroupAloneTest, EveryCollectiveReturnsItsInput) {

@@ -125,7 +125,7 @@ class Act : public InEveryEvent {
  public:
   explicit Act(Case made) : case_(std::move(made)) {}
   void on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override {
-    if (case_.gathers_in_evaluation) trainer.accelerator().gather_for_metrics(batch.target());
+    if (case_.gathers_in_evaluation) (void)trainer.accelerator().gather_for_metrics(batch.target());
     InEveryEvent::on_eval_step_end(trainer, batch, output);
   }
 

@@ -1,6 +1,6 @@
 // Registered optimizers, and optimizers with a closure, on several ranks.
 
-#include "distributed/as_one_process.hpp"
+#include "distributed/ranks.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"

@@ -117,18 +117,16 @@ TEST_F(SharedLoadersTest, ASingleStreamIsReadOnceByAllRanksWhateverElseReadsIt) 
       callbacks.push_back(seen);
       callbacks.push_back(make<PreciseBatchNorm>({.num_batches = 3}));
       const torch::nn::BatchNorm1d norm(4);
-      const torch::nn::Sequential model(norm, torch::nn::Linear(4, 3));
-      QuietTrainer trainer(
-          model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-          {.callbacks = std::move(callbacks), .default_callbacks = {}, .accelerator = together()});
-      trainer.train({.train_dataloader = make_stream_loader(
-                         std::make_shared<RowStream>(num_rows, /*has_state=*/false),
-                         {.batches_per_epoch = kBatchesPerRank * size},
-                         {.batch_size = 2, .num_workers = num_workers}),
-                     .num_epochs = 2,
-                     .resume_from = std::move(state)});
+      RankToy toy(together(), std::move(callbacks),
+                  torch::nn::Sequential(norm, torch::nn::Linear(4, 3)));
+      toy.trainer.train({.train_dataloader = make_stream_loader(
+                             std::make_shared<RowStream>(num_rows, /*has_state=*/false),
+                             {.batches_per_epoch = kBatchesPerRank * size},
+                             {.batch_size = 2, .num_workers = num_workers}),
+                         .num_epochs = 2,
+                         .resume_from = std::move(state)});
       EXPECT_GT(norm->running_var.sub(1).abs().sum().item<float>(), 0.0F);
-      if (!state) trainer.save_training_state(folder / "state");
+      if (!state) toy.trainer.save_training_state(folder / "state");
       accelerator.wait_for_everyone();
     };
     run({stop_at(kBatchesPerRank)}, std::nullopt);

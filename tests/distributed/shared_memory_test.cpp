@@ -8,8 +8,8 @@
 
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/ranks.hpp"
+#include "distributed/shared_memory.hpp"
 #include "distributed/shared_memory_hook.hpp"
-#include "distributed/shared_memory_segment.hpp"
 #include "support/environment_variable.hpp"
 
 namespace linkboy::testing::shared_memory_test {

@@ -132,7 +132,7 @@ TEST(FeaturesTest, ChangeOnlyWhatIsDocumented) {
        {"kernels"},
        {"kernels"}},
       {"operations are observed while they are counted",
-       [](const Look& look) { record_layer_calls(look, {}); },
+       [](const Look& look) { (void)record_layer_calls(look, {}); },
        {"record functions"}},
       {"signals are handled during a run with StopOnSignal",
        [&](const Look& look) {

@@ -259,55 +259,45 @@ class AllocateInFirstEpoch : public Callback {
 };
 
 TEST(TrainingTest, MemoryMonitorRecordsThePeakOfEachEpoch) {
-  const auto model = toy_model();
-  QuietTrainer trainer(
-      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-      {.callbacks = {std::make_shared<MemoryMonitor>(), std::make_shared<AllocateInFirstEpoch>()},
-       .default_callbacks = {},
-       .accelerator = {.device = "simulated"}});
-  empty_device_cache(trainer.device());
-  trainer.train({.train_dataset = toy_data(8), .num_epochs = 2});
-  const auto peak = trainer.run_history().get_metric_values("cuda_peak_mib");
+  Toy toy({std::make_shared<MemoryMonitor>(), std::make_shared<AllocateInFirstEpoch>()}, 0.1,
+          {.device = "simulated"});
+  const c10::Device device = toy.trainer.device();
+  empty_device_cache(device);
+  toy.train({.num_epochs = 2});
+  const auto peak = toy.values("cuda_peak_mib");
   ASSERT_EQ(peak.size(), 2);
   EXPECT_GE(peak[0] - peak[1], 31.0);
   EXPECT_GT(peak[1], 0.0);
-  EXPECT_GE(device_peak(trainer.device())->reserved_mib, 32.0) << "freed memory is kept";
-  empty_device_cache(trainer.device());
-  reset_device_peak(trainer.device());
-  EXPECT_LT(device_peak(trainer.device())->reserved_mib, 31.0);
+  EXPECT_GE(device_peak(device)->reserved_mib, 32.0) << "freed memory is kept";
+  empty_device_cache(device);
+  reset_device_peak(device);
+  EXPECT_LT(device_peak(device)->reserved_mib, 31.0);
 }
 
 TEST(TrainingTest, TheBatchSizeFinderReturnsTheLargestSizeThatFits) {
   constexpr int64_t kWidth = 4096;
   constexpr int64_t kRows = 8192;  // their scores alone need all memory of the device
-  torch::nn::Sequential model(torch::nn::Linear(2, kWidth));
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                       {.default_callbacks = {}, .accelerator = {.device = "simulated"}});
+  Toy toy({}, 0.1, {.device = "simulated"}, torch::nn::Sequential(torch::nn::Linear(2, kWidth)));
   TrainOptions options{
       .train_dataset = TensorDataset(torch::ones({kRows, 2}), torch::arange(kRows) % kWidth),
       .num_epochs = 1};
-  const auto result = find_batch_size(trainer, options, {.min_batch_size = 256});
+  const auto result = find_batch_size(toy.trainer, options, {.min_batch_size = 256});
   EXPECT_GE(result.largest, 256);
   EXPECT_LT(result.largest, kRows);
   EXPECT_TRUE(std::any_of(result.trials.begin(), result.trials.end(),
                           [](const BatchSizeTrial& trial) { return !trial.fits; }));
   options.per_device_batch_size = result.largest;
   options.max_num_updates = 2;
-  trainer.train(options);
-  EXPECT_EQ(trainer.num_updates(), 2);
+  EXPECT_EQ(toy.train(options).num_updates, 2);
 }
 
 // Features that only CUDA supports
 
 TEST(TrainingTest, GraphModeIsRefused) {
-  const auto model = toy_model();
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                       {.default_callbacks = {}, .accelerator = {.device = "simulated"}});
-  EXPECT_ERROR(
-      trainer.train(
-          {.train_dataset = toy_data(8), .num_epochs = 1, .execution_mode = ExecutionMode::graph}),
-      "ExecutionMode::graph records CUDA graphs, but the device is simulated:0");
-  EXPECT_EQ(trainer.train({.train_dataset = toy_data(8), .num_epochs = 1}).num_updates, 1);
+  Toy toy({}, 0.1, {.device = "simulated"});
+  EXPECT_ERROR(toy.train({.execution_mode = ExecutionMode::graph}),
+               "ExecutionMode::graph records CUDA graphs, but the device is simulated:0");
+  EXPECT_EQ(toy.train().num_updates, 1);
 }
 
 TEST(TrainingTest, SeveralProcessesAreRefused) {

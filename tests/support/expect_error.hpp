@@ -10,7 +10,7 @@
 #define EXPECT_ERROR_AS(Class, statement, substring)                                      \
   do {                                                                                    \
     try {                                                                                 \
-      statement;                                                                          \
+      static_cast<void>(statement);                                                       \
       ADD_FAILURE() << #statement " threw nothing; expected " #Class ": " << (substring); \
     } catch (const Class& error) {                                                        \
       EXPECT_NE(std::string(error.what()).find(substring), std::string::npos)             \

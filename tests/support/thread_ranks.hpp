@@ -21,26 +21,25 @@ struct Meeting {
   std::vector<at::Tensor> tensors;
 };
 
-class ThreadRank : public detail::BatchNormCollectives {
- public:
-  ThreadRank(Meeting& meeting, int64_t rank) : meeting_(meeting), rank_(rank) {}
-  at::Tensor all_gather(const at::Tensor& tensor) const override {
-    ++num_collectives;
-    meeting_.tensors[rank_] = tensor;
-    meeting_.barrier.arrive_and_wait();
-    auto all = at::stack(meeting_.tensors);
-    meeting_.barrier.arrive_and_wait();
-    return all;
+struct ThreadRank : detail::BatchNormCollectives {
+  ThreadRank(Meeting& meeting, int64_t rank) {
+    all_gather = [&meeting, rank, this](const at::Tensor& tensor) {
+      ++num_collectives;
+      meeting.tensors[rank] = tensor;
+      meeting.barrier.arrive_and_wait();
+      auto all = at::stack(meeting.tensors);
+      meeting.barrier.arrive_and_wait();
+      return all;
+    };
+    all_reduce = [this](const at::Tensor& tensor) {
+      const at::Tensor sum = all_gather(tensor).sum(0);
+      tensor.copy_(sum);
+    };
   }
-  void all_reduce(const at::Tensor& tensor) const override {
-    at::Tensor sum = all_gather(tensor).sum(0);
-    at::Tensor(tensor).copy_(sum);
-  }
-  mutable int64_t num_collectives = 0;
+  ThreadRank(const ThreadRank&) = delete;
+  ThreadRank& operator=(const ThreadRank&) = delete;
 
- private:
-  Meeting& meeting_;
-  int64_t rank_;
+  int64_t num_collectives = 0;
 };
 
 /// Calls `run` in one thread per rank. Rethrows the exception of the lowest rank that threw one.

@@ -56,12 +56,13 @@ class QuietTrainer : public Trainer {
 };
 
 /// The toy model with cross entropy and SGD, by default on the test device, without callbacks other
-/// than `callbacks`.
+/// than `callbacks`. `net` replaces the model.
 template <class TrainerType>
 struct ToyOf {
   explicit ToyOf(CallbackList callbacks = {}, double lr = 0.1,
-                 AcceleratorOptions accelerator = {.device = test_device()})
-      : model(toy_model()),
+                 AcceleratorOptions accelerator = {.device = test_device()},
+                 torch::nn::Sequential net = toy_model())
+      : model(std::move(net)),
         optimizer(toy_sgd(model, lr)),
         trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
                 {.callbacks = std::move(callbacks),

@@ -15,8 +15,8 @@ class Accelerator;
 /// @return The message of the exception that `work` threw on the main process, or an empty string;
 ///         the same on all processes.
 /// @note Collective.
-LINKBOY_API std::string failure_on_main_process(const Accelerator& accelerator,
-                                                const std::function<void()>& work);
+[[nodiscard]] LINKBOY_API std::string failure_on_main_process(const Accelerator& accelerator,
+                                                              const std::function<void()>& work);
 
 /// Calls `work` on the main process only.
 /// @throws On the main process, the exception from `work`; on the others, an Error of the same

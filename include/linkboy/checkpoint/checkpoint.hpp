@@ -70,6 +70,6 @@ LINKBOY_API void check_writable(const std::filesystem::path& path);
 ///
 /// @throws FileError if another run, in this process or another, has locked the file, if it is not
 ///         a regular file, or if it cannot be created or opened.
-LINKBOY_API std::shared_ptr<void> lock_output_file(const std::filesystem::path& path);
+[[nodiscard]] LINKBOY_API std::shared_ptr<void> lock_output_file(const std::filesystem::path& path);
 
 }  // namespace linkboy

@@ -38,12 +38,12 @@ class LINKBOY_API StateDict {
   /// Converts a dict whose keys are all strings. `what` describes the dict in error messages.
   ///
   /// @throws Error if `value` is not a dict or has a key that is not a string.
-  static StateDict from_ivalue(const c10::IValue& value, std::string_view what);
+  [[nodiscard]] static StateDict from_ivalue(const c10::IValue& value, std::string_view what);
   /// Returns the entries as a dict that shares the tensors.
   ///
   /// @throws Error if the names collide so often that LibTorch's dict would exhaust the memory.
   ///         This happens only with names from a malicious file.
-  c10::IValue to_ivalue() const;
+  [[nodiscard]] c10::IValue to_ivalue() const;
   /// The same as `to_ivalue`, so that a state can be a value in another one.
   operator c10::IValue() const { return to_ivalue(); }  // NOLINT(google-explicit-constructor)
 
@@ -59,7 +59,7 @@ class LINKBOY_API StateDict {
   /// Whether `key` exists.
   bool contains(std::string_view key) const { return find(key) != nullptr; }
   /// Whether there are no entries.
-  bool empty() const { return entries_.empty(); }
+  [[nodiscard]] bool empty() const { return entries_.empty(); }
   /// Number of entries.
   std::size_t size() const { return entries_.size(); }
   /// The entries, in the order in which the names were first set.

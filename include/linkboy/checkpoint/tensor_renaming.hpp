@@ -34,7 +34,7 @@ struct LoadReport {
 
 /// Returns `state` with its names converted.
 /// @throws Error if two entries get the same name.
-LINKBOY_API StateDict rename_keys(const StateDict& state, const NameOptions& options);
+[[nodiscard]] LINKBOY_API StateDict rename_keys(const StateDict& state, const NameOptions& options);
 
 /// Returns the part of `contents` at a dotted path, such as "model" or "checkpoint.state_dict". The
 /// keys in the path may themselves contain dots. If the path is empty, returns all of `contents`.

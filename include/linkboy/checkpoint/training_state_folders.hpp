@@ -21,7 +21,7 @@ inline constexpr const char* kTrainingStateFile = "training_state.pt";
 /// @throws FileError if `root` or a state cannot be read (such a state may be complete, so an older
 ///         one might not be the newest); CorruptFileError if there are states and all of them are
 ///         damaged.
-LINKBOY_API std::optional<std::filesystem::path> latest_training_state(
+[[nodiscard]] LINKBOY_API std::optional<std::filesystem::path> latest_training_state(
     const std::filesystem::path& root,
     const std::function<void(const std::string&)>& warn = nullptr);
 
@@ -43,6 +43,7 @@ LINKBOY_API std::optional<int64_t> training_state_number(const std::filesystem::
 /// locked.
 /// @throws FileError if another run, in this process or another, has locked the folder, if `.lock`
 ///         is a link or not a regular file, or if the folder cannot be created or written to.
-LINKBOY_API std::shared_ptr<void> lock_training_states(const std::filesystem::path& root);
+[[nodiscard]] LINKBOY_API std::shared_ptr<void> lock_training_states(
+    const std::filesystem::path& root);
 
 }  // namespace linkboy

@@ -108,7 +108,7 @@ struct LINKBOY_API NamedSettings {
   /// `{"name": "early-stopping", "patience": 3}`. A comma within a value does not separate options:
   /// "milestones=10,20".
   /// @throws OptionError that describes the accepted form.
-  static NamedSettings parse(const std::string& text);
+  [[nodiscard]] static NamedSettings parse(const std::string& text);
   /// Returns a text that `parse` accepts.
   std::string to_string() const;
 };
@@ -342,9 +342,9 @@ class LINKBOY_API CommandLine {
   ///         twice (except for lists), lacks its value or has an invalid one; if the config file
   ///         cannot be read, has a line that is not `name=value`, or is not valid JSON. Messages
   ///         about a line of the config file begin with FILE:LINE.
-  bool parse(const Arguments& arguments, std::ostream& out);
+  [[nodiscard]] bool parse(const Arguments& arguments, std::ostream& out);
   /// Like the other overload, but writes the text to standard output.
-  bool parse(const Arguments& arguments);
+  [[nodiscard]] bool parse(const Arguments& arguments);
 
   /// Returns the text that `--help` prints.
   std::string help() const;

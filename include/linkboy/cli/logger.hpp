@@ -28,6 +28,6 @@ struct LoggerOptions {
 /// Creates a logger for `AcceleratorOptions::logger`. If writing to the file fails during a run,
 /// the logger prints this once, and the run continues.
 /// @throws FileError if the file cannot be written.
-LINKBOY_API std::shared_ptr<Logger> make_logger(const LoggerOptions& options);
+[[nodiscard]] LINKBOY_API std::shared_ptr<Logger> make_logger(const LoggerOptions& options);
 
 }  // namespace linkboy::cli

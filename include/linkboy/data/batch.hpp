@@ -85,7 +85,7 @@ class LINKBOY_API Batch {
   /// Tensors and values that are already there are shared, not copied.
   /// @param non_blocking  Whether copies from pinned memory run asynchronously with respect to the
   ///        host.
-  Batch to(c10::Device device, bool non_blocking = false) const;
+  [[nodiscard]] Batch to(c10::Device device, bool non_blocking = false) const;
 
   /// Returns the batch in page-locked memory, from which copies to a CUDA device can overlap with
   /// other work. This includes the tensors in lists, tuples and dicts of its values.

@@ -122,7 +122,7 @@ struct LINKBOY_API DataLoaderOptions {
   /// Returns these options, with the fields that are set in `user` replaced. If `user` contains a
   /// `sampler`, removes a `shuffle` that comes from these options. If it contains a
   /// `batch_sampler`, also removes `batch_size`, `drop_last` and `sampler`.
-  DataLoaderOptions merged_with(const DataLoaderOptions& user) const;
+  [[nodiscard]] DataLoaderOptions merged_with(const DataLoaderOptions& user) const;
 
   LINKBOY_FIELDS(batch_size, shuffle, drop_last, num_workers, prefetch_factor, pin_memory, timeout,
                  seed, even_batches);
@@ -205,10 +205,11 @@ class LINKBOY_API DataLoader {
   virtual int64_t batch_size() const = 0;
 
   /// Returns the batches [first_batch, size()) of `epoch` (counted from 1).
-  virtual std::unique_ptr<BatchIterator> iterate(int64_t epoch, int64_t first_batch = 0) = 0;
+  [[nodiscard]] virtual std::unique_ptr<BatchIterator> iterate(int64_t epoch,
+                                                               int64_t first_batch = 0) = 0;
 
   /// Returns the same batches for a loop: `for (const Batch& batch : loader->batches(epoch))`.
-  BatchRange batches(int64_t epoch, int64_t first_batch = 0) {
+  [[nodiscard]] BatchRange batches(int64_t epoch, int64_t first_batch = 0) {
     return BatchRange(iterate(epoch, first_batch));
   }
 
@@ -216,14 +217,14 @@ class LINKBOY_API DataLoader {
   /// continues as if they had not been read. The default returns the first batches of `epoch`; you
   /// need not use all of them. A loader of a single stream returns the next batches, and keeps them
   /// in memory until the training takes them.
-  virtual std::unique_ptr<BatchIterator> peek(int64_t epoch, int64_t max_batches) {
+  [[nodiscard]] virtual std::unique_ptr<BatchIterator> peek(int64_t epoch, int64_t max_batches) {
     static_cast<void>(max_batches);
     return iterate(epoch);
   }
 
   /// Returns the state (such as the seed) that another loader of the same data needs to return the
   /// same batches. It is part of a training state. Empty by default.
-  virtual StateDict state_dict() const { return {}; }
+  [[nodiscard]] virtual StateDict state_dict() const { return {}; }
   /// Restores a state that `state_dict` of another loader of the same data returned.
   virtual void load_state_dict(const StateDict&) {}
 
@@ -233,7 +234,8 @@ class LINKBOY_API DataLoader {
   /// @param defaults  Contains `shard`, `even_batches` and `seed`; a first call without `seed` only
   ///        checks whether the result is null. Options that were set for this loader take
   ///        precedence.
-  virtual std::shared_ptr<DataLoader> shared(const DataLoaderOptions& defaults) const {
+  [[nodiscard]] virtual std::shared_ptr<DataLoader> shared(
+      const DataLoaderOptions& defaults) const {
     static_cast<void>(defaults);
     return nullptr;
   }
@@ -284,7 +286,7 @@ class LINKBOY_API DatasetLoader final : public DataLoader {
 
 /// Returns a loader of the batches of `dataset`.
 /// @throws The same errors as DatasetLoader's constructor.
-LINKBOY_API std::shared_ptr<DataLoader> make_data_loader(Dataset dataset,
-                                                         const DataLoaderOptions& options);
+[[nodiscard]] LINKBOY_API std::shared_ptr<DataLoader> make_data_loader(
+    Dataset dataset, const DataLoaderOptions& options);
 
 }  // namespace linkboy

@@ -60,7 +60,7 @@ class LINKBOY_API DatasetSource {
 
   /// Returns a copy for one worker thread, or null if all workers may share this object. A
   /// DatasetLoader calls it once per worker and reuses the copies in all epochs.
-  virtual std::shared_ptr<DatasetSource> clone() const { return nullptr; }
+  [[nodiscard]] virtual std::shared_ptr<DatasetSource> clone() const { return nullptr; }
 };
 
 /// Samples in tensors: sample i consists of row i of each tensor.

@@ -32,7 +32,7 @@ class LINKBOY_API DataStream {
   /// Returns the current position of the stream. A stream of the same epoch that loads it continues
   /// with the same data. Called after each batch; part of a training state. Empty by default; in
   /// this case, `skip` repositions the stream of a resumed run.
-  virtual StateDict state_dict() const { return {}; }
+  [[nodiscard]] virtual StateDict state_dict() const { return {}; }
   /// Restores a state that `state_dict` of another stream of the same epoch returned.
   virtual void load_state_dict(const StateDict&) {}
 };
@@ -42,7 +42,7 @@ using NextFn = std::function<std::optional<Batch>()>;
 
 /// Returns a stream of the results of `next`.
 /// @throws Error if `next` is empty.
-LINKBOY_API std::shared_ptr<DataStream> make_stream(NextFn next);
+[[nodiscard]] LINKBOY_API std::shared_ptr<DataStream> make_stream(NextFn next);
 
 /// A function that creates a new stream of the data of `epoch` (counted from 1). With
 /// `StreamOptions::splits_itself`, the stream must return only the data of `shard`; otherwise it

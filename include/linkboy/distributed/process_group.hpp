@@ -66,13 +66,13 @@ class LINKBOY_API ProcessGroup {
 
   /// Starts to combine the ranks' tensors and returns without waiting. Do not access the tensor
   /// before `PendingCollective::wait`. Collective.
-  std::unique_ptr<PendingCollective> all_reduce_async(at::Tensor tensor,
-                                                      ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] std::unique_ptr<PendingCollective> all_reduce_async(
+      at::Tensor tensor, ReduceOp op = ReduceOp::sum) const;
 
   /// Starts to combine the ranks' tensors as `all_reduce_async` does, but only `root` receives the
   /// result. The tensors of the other ranks have unspecified values afterwards. Collective.
-  std::unique_ptr<PendingCollective> reduce_later(at::Tensor tensor, int64_t root,
-                                                  ReduceOp op = ReduceOp::sum) const;
+  [[nodiscard]] std::unique_ptr<PendingCollective> reduce_later(at::Tensor tensor, int64_t root,
+                                                                ReduceOp op = ReduceOp::sum) const;
 
   /// Overwrites the tensors with those of `root`. Collective.
   void broadcast(at::Tensor tensor, int64_t root = 0) const;
@@ -81,13 +81,13 @@ class LINKBOY_API ProcessGroup {
   void broadcast(const std::vector<at::Tensor>& tensors, int64_t root = 0) const;
 
   /// Returns the tensors of all ranks, stacked: [size(), ...]. Collective.
-  at::Tensor all_gather(const at::Tensor& tensor) const;
+  [[nodiscard]] at::Tensor all_gather(const at::Tensor& tensor) const;
 
   /// Returns the bytes of all ranks, indexed by rank. They may differ in length. Collective.
-  std::vector<std::string> all_gather_bytes(std::string_view bytes) const;
+  [[nodiscard]] std::vector<std::string> all_gather_bytes(std::string_view bytes) const;
 
   /// Returns the bytes of `root`; the `bytes` of the other ranks are ignored. Collective.
-  std::string broadcast_bytes(std::string_view bytes, int64_t root = 0) const;
+  [[nodiscard]] std::string broadcast_bytes(std::string_view bytes, int64_t root = 0) const;
 
   /// Waits until all ranks have called it. Collective.
   void barrier() const;
@@ -97,7 +97,7 @@ class LINKBOY_API ProcessGroup {
   /// not they become members.
   /// @return The group; null on a process that is not a member.
   /// @throws OptionError if the ranks are empty, not ascending, or not in [0, size()).
-  std::shared_ptr<ProcessGroup> new_group(const std::vector<int64_t>& ranks) const;
+  [[nodiscard]] std::shared_ptr<ProcessGroup> new_group(const std::vector<int64_t>& ranks) const;
 
   /// How long a collective waits for the other processes; 0 if the group has only this process.
   std::chrono::milliseconds timeout() const;

@@ -83,17 +83,17 @@ struct ParameterGroupOptions {
 /// @throws OptionError if an option is out of range, if a name does not match any parameter, or if
 ///         a trainable parameter is not in any of `layers`; Error if no parameter remains, if the
 ///         model is TorchScript, or if the optimizer's options do not have a weight decay to set.
-LINKBOY_API std::vector<torch::optim::OptimizerParamGroup> parameter_groups(
+[[nodiscard]] LINKBOY_API std::vector<torch::optim::OptimizerParamGroup> parameter_groups(
     const Model& model, const torch::optim::OptimizerOptions& defaults,
     const ParameterGroupOptions& options);
 
 /// Returns `parameter_groups` with only `weight_decay` set.
-LINKBOY_API std::vector<torch::optim::OptimizerParamGroup> weight_decay_groups(
+[[nodiscard]] LINKBOY_API std::vector<torch::optim::OptimizerParamGroup> weight_decay_groups(
     const Model& model, const torch::optim::OptimizerOptions& defaults,
     const WeightDecayOptions& options = {});
 
 /// Returns `parameter_groups` with only `layer_wise_lr` set.
-LINKBOY_API std::vector<torch::optim::OptimizerParamGroup> layer_wise_lr_groups(
+[[nodiscard]] LINKBOY_API std::vector<torch::optim::OptimizerParamGroup> layer_wise_lr_groups(
     const Model& model, const torch::optim::OptimizerOptions& defaults,
     const LayerWiseLrOptions& options = {});
 

@@ -162,8 +162,9 @@ LINKBOY_API bool is_recomputing();
 /// One tensor must pass from each segment to the next.
 ///
 /// @throws Error unless `num_segments` is between 1 and the number of modules.
-LINKBOY_API at::Tensor checkpoint_sequential(torch::nn::Sequential modules, int64_t num_segments,
-                                             const at::Tensor& input);
+[[nodiscard]] LINKBOY_API at::Tensor checkpoint_sequential(torch::nn::Sequential modules,
+                                                           int64_t num_segments,
+                                                           const at::Tensor& input);
 
 /// Runs a list of modules in the same way. Each module must be an `M`, such as `BlockImpl`, and its
 /// output is the input of the next.
@@ -171,8 +172,8 @@ LINKBOY_API at::Tensor checkpoint_sequential(torch::nn::Sequential modules, int6
 /// @throws Error unless `num_segments` is between 1 and the number of modules, or if a module is
 ///         not an `M`.
 template <std::derived_from<torch::nn::Module> M>
-at::Tensor checkpoint_sequential(const torch::nn::ModuleList& modules, int64_t num_segments,
-                                 const at::Tensor& input) {
+[[nodiscard]] at::Tensor checkpoint_sequential(const torch::nn::ModuleList& modules,
+                                               int64_t num_segments, const at::Tensor& input) {
   std::vector<std::shared_ptr<torch::nn::Module>> all(modules->begin(), modules->end());
   std::vector<std::shared_ptr<M>> typed;
   for (const auto& module : all) {

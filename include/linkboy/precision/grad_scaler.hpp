@@ -79,7 +79,7 @@ class LINKBOY_API GradScaler {
   explicit GradScaler(GradScalerOptions options = {});
 
   /// Returns `tensor` times the scale, on the device of `tensor`.
-  at::Tensor scale(const at::Tensor& tensor);
+  [[nodiscard]] at::Tensor scale(const at::Tensor& tensor);
 
   /// Divides the gradients of `optimizer`'s parameters by the scale. Call it at most once per
   /// update.
@@ -138,7 +138,7 @@ class LINKBOY_API GradScaler {
 
   /// Returns the state under Python's names: "scale", "growth_factor", "backoff_factor",
   /// "growth_interval" and "_growth_tracker". Waits for a CUDA device.
-  StateDict state_dict() const;
+  [[nodiscard]] StateDict state_dict() const;
 
   /// Restores a state. If a loss is already scaled, its backward pass and `step` use the loaded
   /// scale.

@@ -30,7 +30,7 @@ struct LayerCall {
 ///
 /// @param parameters  Identified by their memory: a view of a parameter counts as that parameter.
 /// @throws Any error from `work`.
-LINKBOY_API std::vector<LayerCall> record_layer_calls(const std::function<void()>& work,
-                                                      const NamedTensors& parameters);
+[[nodiscard]] LINKBOY_API std::vector<LayerCall> record_layer_calls(
+    const std::function<void()>& work, const NamedTensors& parameters);
 
 }  // namespace linkboy

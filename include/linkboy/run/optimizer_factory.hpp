@@ -26,8 +26,8 @@ using CreateOptimizerFn =
 /// @throws OptionError if there is no such optimizer or option, or if a value cannot be parsed; the
 ///         message lists the accepted names. An out-of-range value throws when the optimizer is
 ///         created.
-LINKBOY_API CreateOptimizerFn make_optimizer_fn(const std::string& name,
-                                                const TextSettings& settings = {});
+[[nodiscard]] LINKBOY_API CreateOptimizerFn make_optimizer_fn(const std::string& name,
+                                                              const TextSettings& settings = {});
 
 /// Returns the names of the optimizers: sgd, adam, adamw, adagrad, rmsprop.
 LINKBOY_API std::vector<std::string> optimizer_names();

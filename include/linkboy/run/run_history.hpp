@@ -58,7 +58,7 @@ class LINKBOY_API RunHistory {
   virtual void reset() = 0;
 
   /// Returns the metrics, the epoch and the prefix.
-  virtual StateDict state_dict() const = 0;
+  [[nodiscard]] virtual StateDict state_dict() const = 0;
   /// Restores the metrics, the epoch and the prefix.
   /// @throws Error if `state` is not a state that `state_dict` returned.
   virtual void load_state_dict(const StateDict& state) = 0;

@@ -15,8 +15,8 @@ namespace linkboy {
 /// options and, for trackers that write one file, `path`.
 /// @throws OptionError if there is no such tracker or option, if a value cannot be parsed, or if
 ///         the path is missing. The message lists the available names.
-LINKBOY_API std::shared_ptr<Tracker> make_tracker(const std::string& name,
-                                                  const TextSettings& settings = {});
+[[nodiscard]] LINKBOY_API std::shared_ptr<Tracker> make_tracker(const std::string& name,
+                                                                const TextSettings& settings = {});
 
 /// Returns the names of the trackers: csv, html-report, json-lines and tensorboard.
 LINKBOY_API std::vector<std::string> tracker_names();

@@ -47,14 +47,15 @@ enum class Cifar100Labels {
 /// @throws FileError if the folder does not exist, or if a file is missing or cannot be read.
 /// @throws CorruptFileError if a file is empty, ends with an incomplete record or has a label out
 ///         of range; the message names the file.
-LINKBOY_API LabelledImages read_cifar10(const std::filesystem::path& folder, Split split);
+[[nodiscard]] LINKBOY_API LabelledImages read_cifar10(const std::filesystem::path& folder,
+                                                      Split split);
 
 /// Reads the images of `train.bin` or `test.bin`. A record has a coarse label (0 to 19), a fine
 /// label (0 to 99) and 3072 bytes for the image.
 ///
 /// @param folder  The folder that contains the files, `cifar-100-binary`.
 /// @throws The same errors as `read_cifar10`.
-LINKBOY_API LabelledImages read_cifar100(const std::filesystem::path& folder, Split split,
-                                         Cifar100Labels labels = Cifar100Labels::fine);
+[[nodiscard]] LINKBOY_API LabelledImages read_cifar100(
+    const std::filesystem::path& folder, Split split, Cifar100Labels labels = Cifar100Labels::fine);
 
 }  // namespace linkboy::vision

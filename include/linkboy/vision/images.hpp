@@ -30,18 +30,18 @@ inline constexpr int64_t kMaxPixels = int64_t{1} << 28;
 /// @throws FileError if the file cannot be read.
 /// @throws CorruptFileError if it is neither JPEG nor PNG, is damaged or truncated, or has more
 ///         than kMaxPixels pixels; the message names the file.
-LINKBOY_API at::Tensor decode_image(const std::filesystem::path& file);
+[[nodiscard]] LINKBOY_API at::Tensor decode_image(const std::filesystem::path& file);
 
 /// Decodes a file that is in memory.
 /// @throws CorruptFileError in the same cases as the other overload.
-LINKBOY_API at::Tensor decode_image(std::span<const uint8_t> bytes);
+[[nodiscard]] LINKBOY_API at::Tensor decode_image(std::span<const uint8_t> bytes);
 
 /// Returns `image` resized to `size`: bilinear with antialiasing, bit-identical to Pillow's
 /// `resize(size, BILINEAR)` and to torchvision's `Resize` of a Pillow image.
 /// @param image  uint8 [3, H, W] on the CPU, with any strides.
 /// @throws Error if `image` does not have this form, or if a side of the image or of `size` is not
 ///         1 to 2^30 pixels long.
-LINKBOY_API at::Tensor resize_image(const at::Tensor& image, ImageSize size);
+[[nodiscard]] LINKBOY_API at::Tensor resize_image(const at::Tensor& image, ImageSize size);
 
 /// Returns the size that torchvision's `Resize(shorter_side)` produces for an image of `size`: the
 /// longer side is scaled in proportion and rounded down.

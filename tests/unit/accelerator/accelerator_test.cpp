@@ -194,13 +194,6 @@ TEST(AcceleratorTest, AGroupOfOneGathersItsOwnTensors) {
   EXPECT_TRUE(accelerator.is_main_process());
 }
 
-TEST(AcceleratorTest, SetSeedMakesRandomNumbersRepeatable) {
-  Accelerator::set_seed(5);
-  const auto first = torch::rand({3});
-  Accelerator::set_seed(5);
-  EXPECT_TRUE(torch::equal(first, torch::rand({3})));
-}
-
 struct ClipTest : ::testing::Test {
   static at::Tensor with_gradient(const at::Tensor& gradient) {
     at::Tensor weight = torch::zeros_like(gradient).requires_grad_();
@@ -247,17 +240,6 @@ TEST_F(ClipTest, InfinityMeasuresWithoutClipping) {
   EXPECT_EQ(accelerator_.clip_grad_norm({weight_}, kInfinity).item<float>(), 5.0F);
   EXPECT_TRUE(torch::equal(weight_.grad(), gradient_));
   EXPECT_EQ(accelerator_.clip_grad_norm({torch::zeros({2})}, 1.0).item<float>(), 0.0F);
-}
-
-TEST(TrainerDeviceTest, TrainsOnTheDevice_CUDA) {
-  auto model = toy_model();
-  auto optimizer = toy_sgd(model);
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                       {.accelerator = {.device = "cuda:0"}});
-  trainer.train({.train_dataset = toy_data(32), .num_epochs = 5, .eval_dataset = toy_data(8)});
-  EXPECT_TRUE(model->parameters()[0].is_cuda());
-  const auto losses = trainer.run_history().get_metric_values("train_loss_epoch");
-  EXPECT_LT(losses.back(), losses.front());
 }
 
 }  // namespace

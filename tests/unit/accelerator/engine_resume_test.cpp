@@ -98,55 +98,53 @@ TEST(EngineResumeTest, ARefusedStateOfAPartChangesNothing) {
   }
 }
 
-void run_micro_step(InitializedEngine& parts, const Batch& batch) {
-  parts.engine.zero_grad();
-  const at::Tensor output = parts.engine(batch);
-  parts.engine.backward(parts.engine.criterion(output, batch.target()));
-  parts.engine.step();
-}
-
-InitializedEngine two_epochs_of_five_batches(const torch::nn::Sequential& model) {
-  return initialize(model, toy_sgd(model), torch::nn::CrossEntropyLoss(),
-                    make_data_loader(toy_data(10), {.batch_size = 2, .shuffle = true, .seed = 3}),
-                    nullptr, step_decay({.step_size = 3}),
-                    {.num_epochs = 2, .gradient_accumulation_steps = 2});
-}
-
-/// Trains two epochs of 5 batches and calls `look` before or after each micro-step.
-std::vector<at::Tensor> train_and(const std::function<void(InitializedEngine&)>& look,
-                                  bool looks_before = false) {
-  const auto model = toy_model();
-  auto parts = two_epochs_of_five_batches(model);
-  int64_t num_epochs = 0;
-  look(parts);
-  for (int64_t epoch = 1; parts.engine.has_updates_left() && epoch < 9; ++epoch) {
-    parts.engine.train();
-    for (const Batch& batch : parts.train_loader->batches(epoch)) {
-      if (looks_before) look(parts);
-      run_micro_step(parts, batch);
-      if (!looks_before) look(parts);
-    }
-    EXPECT_EQ(parts.engine.num_epochs(), ++num_epochs);
-    look(parts);
+/// Two epochs of 5 batches with accumulation windows of 2 and 1 batches.
+struct FiveBatches : ToyEngine {
+  FiveBatches()
+      : ToyEngine({.num_epochs = 2, .gradient_accumulation_steps = 2}, step_decay({.step_size = 3}),
+                  shuffled_toy_loader(10, 2)) {}
+  BatchRange batches(int64_t epoch, int64_t first = 0) {
+    return parts.train_loader->batches(epoch, first);
   }
-  EXPECT_EQ(parts.engine.num_updates(), 6);
-  return copies_of(model->parameters());
+  std::unique_ptr<BatchIterator> iterate() { return parts.train_loader->iterate(1); }
+};
+
+/// Trains both epochs and calls `look` before or after each micro-step.
+std::vector<at::Tensor> train_and(const std::function<void(FiveBatches&)>& look,
+                                  bool looks_before = false) {
+  FiveBatches toy;
+  int64_t num_epochs = 0;
+  look(toy);
+  for (int64_t epoch = 1; toy.engine.has_updates_left() && epoch < 9; ++epoch) {
+    for (const Batch& batch : toy.batches(epoch)) {
+      if (looks_before) look(toy);
+      toy.run_micro_step(batch);
+      if (!looks_before) look(toy);
+    }
+    EXPECT_EQ(toy.engine.num_epochs(), ++num_epochs);
+    look(toy);
+  }
+  EXPECT_EQ(toy.engine.num_updates(), 6);
+  return copies_of(toy.model->parameters());
+}
+
+std::vector<at::Tensor> train_without_a_look() {
+  return train_and([](FiveBatches&) {});
 }
 
 TEST(EngineResumeTest, ALookAtTheTrainingLoaderDoesNotMoveTheLoop) {
-  const auto expected = train_and([](InitializedEngine&) {});
+  const auto expected = train_without_a_look();
   std::vector<std::unique_ptr<BatchIterator>> kept;
-  const std::vector<std::function<void(InitializedEngine&)>> looks{
-      [](InitializedEngine& parts) { parts.train_loader->iterate(1)->next(); },
-      [](InitializedEngine& parts) { parts.train_loader->iterate(1); },
-      [](InitializedEngine& parts) {  // the training accuracy
+  const std::vector<std::function<void(FiveBatches&)>> looks{
+      [](FiveBatches& toy) { toy.iterate()->next(); }, [](FiveBatches& toy) { toy.iterate(); },
+      [](FiveBatches& toy) {  // the training accuracy
         const torch::NoGradGuard no_grad;
-        parts.engine.eval();
-        for (const Batch& batch : parts.train_loader->batches(1)) parts.engine(batch);
-        parts.engine.train();
+        toy.engine.eval();
+        for (const Batch& batch : toy.batches(1)) toy.engine(batch);
+        toy.engine.train();
       },
-      [&](InitializedEngine& parts) {
-        kept.push_back(parts.train_loader->iterate(1));
+      [&](FiveBatches& toy) {
+        kept.push_back(toy.iterate());
         kept.back()->next();
       }};
   for (std::size_t i = 0; i < looks.size(); ++i) {
@@ -155,56 +153,47 @@ TEST(EngineResumeTest, ALookAtTheTrainingLoaderDoesNotMoveTheLoop) {
     EXPECT_TRUE(bit_equal(train_and(looks[i], /*looks_before=*/true), expected)) << i;
   }
   // Also if it is the last to read before a step, because the loop has begun to train its batches.
-  const auto look_later = [&](InitializedEngine& parts) {
-    if (parts.engine.micro_step() > 0) looks.back()(parts);
+  const auto look_later = [&](FiveBatches& toy) {
+    if (toy.engine.micro_step() > 0) looks.back()(toy);
   };
   EXPECT_TRUE(bit_equal(train_and(look_later, /*looks_before=*/true), expected));
 }
 
 TEST(EngineResumeTest, AStateCanBeLoadedWhileAnIterationIsInUse) {
   const TemporaryFolder folder;
-  const auto model = toy_model();
-  auto parts = two_epochs_of_five_batches(model);
-  parts.engine.train();
-  const auto left = parts.train_loader->iterate(1);
+  FiveBatches toy;
+  const auto left = toy.iterate();
   for (int64_t k = 1; k <= 4; ++k) {
-    run_micro_step(parts, *left->next());
-    if (k == 2) write_checkpoint(folder / "two.pt", parts.engine.state_dict());
+    toy.run_micro_step(*left->next());
+    if (k == 2) write_checkpoint(folder / "two.pt", toy.engine.state_dict());
   }
-  parts.engine.load_state_dict(read_checkpoint(folder / "two.pt"));
-  for (const Batch& batch : parts.train_loader->batches(1, 2)) run_micro_step(parts, batch);
-  for (const Batch& batch : parts.train_loader->batches(2)) run_micro_step(parts, batch);
-  EXPECT_TRUE(bit_equal(copies_of(model->parameters()), train_and([](InitializedEngine&) {})));
+  toy.engine.load_state_dict(read_checkpoint(folder / "two.pt"));
+  toy.train_epoch(1, 2);
+  toy.train_epoch(2);
+  EXPECT_TRUE(bit_equal(toy.model->parameters(), train_without_a_look()));
 }
 
 TEST(EngineResumeTest, TheBatchesMayBeReadBeforeTheyAreTrained) {
-  const auto expected = train_and([](InitializedEngine&) {});
-  const auto model = toy_model();
-  auto parts = two_epochs_of_five_batches(model);
+  FiveBatches toy;
   for (const int64_t epoch : {1, 2}) {
     std::vector<Batch> batches;
-    for (const Batch& batch : parts.train_loader->batches(epoch)) batches.push_back(batch);
-    for (const Batch& batch : batches) run_micro_step(parts, batch);
+    for (const Batch& batch : toy.batches(epoch)) batches.push_back(batch);
+    for (const Batch& batch : batches) toy.run_micro_step(batch);
   }
-  EXPECT_TRUE(bit_equal(copies_of(model->parameters()), expected));
+  EXPECT_TRUE(bit_equal(toy.model->parameters(), train_without_a_look()));
 }
 
 TEST(EngineResumeTest, TheBatchesEndWithTheLastUpdate) {
-  const auto model = toy_model();
-  auto parts = initialize(model, toy_sgd(model), torch::nn::CrossEntropyLoss(),
-                          make_data_loader(toy_data(10), {.batch_size = 1}), nullptr, {},
-                          {.max_num_updates = 3, .gradient_accumulation_steps = 2});
+  ToyEngine toy({.max_num_updates = 3, .gradient_accumulation_steps = 2}, {},
+                make_data_loader(toy_data(10), {.batch_size = 1}));
   int64_t num_batches = 0;
-  for (int64_t epoch = 1; parts.engine.has_updates_left(); ++epoch) {
-    for (const Batch& batch : parts.train_loader->batches(epoch)) {
-      run_micro_step(parts, batch);
-      ++num_batches;
-    }
+  for (int64_t epoch = 1; toy.engine.has_updates_left(); ++epoch) {
+    num_batches += toy.train_epoch(epoch);
   }
   EXPECT_EQ(num_batches, 6);
-  const Batch batch = *parts.train_loader->iterate(1)->next();
-  run_micro_step(parts, batch);
-  EXPECT_ERROR(run_micro_step(parts, batch),
+  const Batch batch = toy.first_batch();
+  toy.run_micro_step(batch);
+  EXPECT_ERROR(toy.run_micro_step(batch),
                "step was called after the last of 3 updates (max_num_updates)");
 }
 

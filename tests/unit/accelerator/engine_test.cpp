@@ -19,20 +19,16 @@ namespace linkboy::testing::engine_test {
 namespace {
 
 std::vector<at::Tensor> weights_of_trainer(Precision precision, int64_t accumulation) {
-  const auto model = toy_model();
-  const auto optimizer = toy_sgd(model);
-  QuietTrainer trainer(
-      model, torch::nn::CrossEntropyLoss(), optimizer,
-      {.default_callbacks = {}, .accelerator = {.device = test_device(), .precision = precision}});
-  trainer.train({.train_dataset = toy_data(22),
-                 .num_epochs = 2,
-                 .per_device_batch_size = 4,
-                 .gradient_accumulation_steps = accumulation,
-                 .gradient_clip_value = 0.05,
-                 .gradient_clip_norm = 0.1,
-                 .create_scheduler_fn = toy_schedule(),
-                 .train_dataloader_options = {.seed = 7}});
-  return copies_of(model->parameters());
+  Toy toy({}, 0.1, {.device = test_device(), .precision = precision});
+  toy.train({.train_dataset = toy_data(22),
+             .num_epochs = 2,
+             .per_device_batch_size = 4,
+             .gradient_accumulation_steps = accumulation,
+             .gradient_clip_value = 0.05,
+             .gradient_clip_norm = 0.1,
+             .create_scheduler_fn = toy_schedule(),
+             .train_dataloader_options = {.seed = 7}});
+  return copies_of(toy.model->parameters());
 }
 
 TEST(EngineTest, MakesTheSameUpdatesAsTrainer) {

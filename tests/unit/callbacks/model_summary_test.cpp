@@ -140,7 +140,7 @@ TEST(ModelSummaryTest, DoesNotChangeModesBuffersAndRandomNumbers) {
   torch::manual_seed(7);
   const auto expected = torch::rand({3});
   torch::manual_seed(7);
-  summarize(model, std::function<c10::IValue()>(draw));
+  (void)summarize(model, std::function<c10::IValue()>(draw));
   EXPECT_TRUE(torch::equal(torch::rand({3}), expected));
   EXPECT_TRUE(net->is_training());
   EXPECT_FALSE(net[0]->is_training());

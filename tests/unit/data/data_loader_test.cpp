@@ -184,7 +184,7 @@ TEST(DataLoaderTest, CopiesADatasetOncePerWorker) {
   const auto loader_of_part = make_data_loader(part, {.batch_size = 1, .num_workers = 2});
   for (int64_t epoch = 1; epoch <= 4; ++epoch) {
     samples_of(*loader, epoch);
-    loader->iterate(epoch);  // abandoned before the first batch
+    (void)loader->iterate(epoch);  // abandoned before the first batch
     samples_of(*loader_of_part, epoch);
   }
   EXPECT_EQ(*copies, 5);

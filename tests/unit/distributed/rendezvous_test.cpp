@@ -1,11 +1,13 @@
 #include "distributed/rendezvous.hpp"
 
 #include <arpa/inet.h>
+#include <c10/util/ScopeExit.h>
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -15,6 +17,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "distributed/init_process_group.hpp"
 #include "support/expect_error.hpp"
 
 namespace linkboy::rendezvous_test {
@@ -96,6 +99,19 @@ TEST(RendezvousTest, OtherHostsNeverReceiveALoopbackAddress) {
     EXPECT_TRUE(of_networks.empty() ? address.empty() : of_networks.contains(address))
         << host << ": \"" << address << '"';
   }
+}
+
+TEST(WorldTest, TooManyRanksAreAnImmediateError) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto restore = c10::make_scope_exit([&] { ::setrlimit(RLIMIT_NOFILE, &before); });
+  const rlimit fewer{.rlim_cur = 512, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &fewer), 0);
+  LaunchEnvironment launch;
+  launch.world_size = 1000;
+  EXPECT_ERROR(init_process_group(launch, {}, torch::kCPU),
+               "there are 1000 processes, and each connects to all others, but this one may open "
+               "only 512 files. Correct the number of processes");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "distributed/shared_memory_file.hpp"
+#include "distributed/shared_memory.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -37,7 +37,7 @@ TEST(MetricFactoryTest, OptionsReachTheMetric) {
 }
 
 TEST(MetricFactoryTest, ErrorsListTheAllowedValues) {
-  EXPECT_THROW(make_metric("acuracy"), OptionError);
+  EXPECT_THROW((void)make_metric("acuracy"), OptionError);
   EXPECT_ERROR(make_metric("acuracy"), "there is no metric \"acuracy\"; there are accuracy, auroc");
   EXPECT_ERROR(make_metric("accuracy"), "the metric accuracy's num_classes is missing");
   EXPECT_ERROR(make_metric("accuracy", {{"classes", "3"}}), "num_classes, top_k, average");

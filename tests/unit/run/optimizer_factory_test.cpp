@@ -57,7 +57,7 @@ TEST(OptimizerFactoryTest, EveryOptionReachesTheOptimizer) {
 }
 
 TEST(OptimizerFactoryTest, ErrorsListTheAllowedNames) {
-  EXPECT_THROW(make_optimizer_fn("sgdm"), OptionError);
+  EXPECT_THROW((void)make_optimizer_fn("sgdm"), OptionError);
   EXPECT_ERROR(make_optimizer_fn("sgdm"), "there is no optimizer \"sgdm\"; there are sgd, adam");
   EXPECT_ERROR(make_optimizer_fn("sgd", {{"rate", "1"}}), "lr, momentum, dampening");
   EXPECT_ERROR(make_optimizer_fn("adam", {{"betas", "0.9"}}),
