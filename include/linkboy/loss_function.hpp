@@ -2,16 +2,28 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
-#include <torch/nn/pimpl.h>
 
 #include <concepts>
 #include <functional>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "linkboy/export.hpp"
+#include "linkboy/model.hpp"
 
 namespace linkboy {
+
+class LossFunction;
+
+namespace detail {
+
+/// Whether F is a function object `(output, target) -> loss`.
+template <class F>
+concept LossCallable = !HoldsModule<F> && !std::derived_from<F, LossFunction> &&
+                       std::is_invocable_r_v<at::Tensor, F&, const at::Tensor&, const at::Tensor&>;
+
+}  // namespace detail
 
 /// A function `(output, target) -> scalar loss`: a LibTorch loss module (such as
 /// `torch::nn::CrossEntropyLoss()`), a custom module, a function or a lambda. May be empty if a
@@ -27,9 +39,8 @@ class LINKBOY_API LossFunction {
   /// Constructs a function that calls the module's `forward`, or `function`. Shares ownership of
   /// the module.
   /// @{
-  template <class H>
-  requires std::derived_from<H, torch::nn::ModuleHolder<typename H::ContainedType>> LossFunction(
-      H holder)  // NOLINT(google-explicit-constructor)
+  template <detail::HoldsModule H>
+  LossFunction(H holder)  // NOLINT(google-explicit-constructor)
       : LossFunction(holder.ptr()) {}
 
   template <std::derived_from<torch::nn::Module> M>
@@ -38,11 +49,8 @@ class LINKBOY_API LossFunction {
           return module->forward(output, target);
         }) {}
 
-  template <class F>
-  requires std::is_invocable_r_v<at::Tensor, F&, const at::Tensor&, const at::Tensor&> &&
-      (!std::derived_from<std::remove_cvref_t<F>, LossFunction>)&&(!requires {
-        typename F::ContainedType;
-      })LossFunction(F function)  // NOLINT(google-explicit-constructor)
+  template <detail::LossCallable F>
+  LossFunction(F function)  // NOLINT(google-explicit-constructor)
       : function_(std::move(function)) {}
   /// @}
 

@@ -5,6 +5,7 @@
 #include <c10/core/MemoryFormat.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
+#include <torch/nn/pimpl.h>
 
 #include <concepts>
 #include <functional>
@@ -30,13 +31,9 @@ namespace detail {
 
 using Forward = std::function<c10::IValue(c10::ArrayRef<at::Tensor>)>;
 
-template <class M, class Indices>
-inline constexpr bool kTakesTensors = false;
-template <class M, std::size_t... I>
-inline constexpr bool kTakesTensors<M, std::index_sequence<I...>> =
-    requires(M& module, c10::ArrayRef<at::Tensor> inputs) {
-  module.forward(inputs[I]...);
-};
+/// Whether H is a torch::nn::ModuleHolder, or a class derived from one, such as torch::nn::Linear.
+template <class H>
+concept HoldsModule = std::derived_from<H, torch::nn::ModuleHolder<typename H::ContainedType>>;
 
 inline constexpr std::size_t kMaxModelInputs = 8;
 
@@ -46,12 +43,15 @@ LINKBOY_API [[noreturn]] void throw_wrong_inputs(const std::string& module_name,
                                                  std::size_t num_inputs,
                                                  const std::string& accepted);
 
-/// Calls `module.forward` with the tensors at the indices I, if it accepts this number of tensors.
-/// @return Whether it accepts this number.
+/// Calls `module.forward` if it accepts this number of tensors and `inputs` has as many.
+/// @param accepted  The number is appended if `forward` accepts it.
+/// @return Whether `forward` was called.
 template <class M, std::size_t... I>
 bool forward_tensors(M& module, c10::ArrayRef<at::Tensor> inputs, c10::IValue& output,
-                     std::index_sequence<I...>) {
-  if constexpr (kTakesTensors<M, std::index_sequence<I...>>) {
+                     std::string& accepted, std::index_sequence<I...>) {
+  if constexpr (requires { module.forward(inputs[I]...); }) {
+    accepted += (accepted.empty() ? "" : ", ") + std::to_string(sizeof...(I));
+    if (inputs.size() != sizeof...(I)) return false;
     using Output = std::remove_cvref_t<decltype(module.forward(inputs[I]...))>;
     if constexpr (std::is_constructible_v<c10::IValue, Output>) {
       output = c10::IValue(module.forward(inputs[I]...));
@@ -69,18 +69,10 @@ bool forward_tensors(M& module, c10::ArrayRef<at::Tensor> inputs, c10::IValue& o
 template <class M, std::size_t... N>
 c10::IValue forward_module(M& module, c10::ArrayRef<at::Tensor> inputs, std::index_sequence<N...>) {
   c10::IValue output;
-  const bool called =
-      ((inputs.size() == N + 1 &&
-        forward_tensors(module, inputs, output, std::make_index_sequence<N + 1>())) ||
-       ...);
-  if (!called) {
-    std::string accepted;
-    ((kTakesTensors<M, std::make_index_sequence<N + 1>>
-          ? void(accepted += (accepted.empty() ? "" : ", ") + std::to_string(N + 1))
-          : void()),
-     ...);
-    throw_wrong_inputs(module.name(), inputs.size(), accepted);
-  }
+  std::string accepted;
+  const bool was_called =
+      (forward_tensors(module, inputs, output, accepted, std::make_index_sequence<N + 1>()) || ...);
+  if (!was_called) throw_wrong_inputs(module.name(), inputs.size(), accepted);
   return output;
 }
 
@@ -103,16 +95,9 @@ class LINKBOY_API Model {
   Model(std::shared_ptr<M> module)  // NOLINT(google-explicit-constructor): a model is a model
       : Model(module, forward_of(module)) {}
 
-  template <class M>
-  requires std::derived_from<M, torch::nn::Module> Model(
-      torch::nn::ModuleHolder<M> holder)  // NOLINT(google-explicit-constructor)
-      : Model(holder.ptr()) {}
-
-  /// Constructs a handle from a named holder (`torch::nn::Linear`, or a custom `TORCH_MODULE`),
-  /// which derives from ModuleHolder.
-  template <class H>
-  requires std::derived_from<H, torch::nn::ModuleHolder<typename H::ContainedType>> Model(
-      H holder)  // NOLINT(google-explicit-constructor)
+  /// The holder is a ModuleHolder or a named one (`torch::nn::Linear`, a custom `TORCH_MODULE`).
+  template <detail::HoldsModule H>
+  Model(H holder)  // NOLINT(google-explicit-constructor)
       : Model(holder.ptr()) {}
 
   Model(torch::nn::AnyModule module);  // NOLINT(google-explicit-constructor)

@@ -112,23 +112,27 @@ std::error_code create_folders(const fs::path& folder) {
   return error;
 }
 
+void create_folder_of(const fs::path& path) {
+  const std::error_code error = create_folders(folder_of(path));
+  LINKBOY_CHECK_AS(FileError, !error, "cannot create the folder of \"", path.string(), "\" (",
+                   error.message(), "). Choose a path whose folder can be created.");
+}
+
+void check_is_replaceable(const fs::path& path) {
+  std::error_code error;
+  LINKBOY_CHECK_AS(FileError, !fs::exists(path, error) || fs::is_regular_file(path, error), "\"",
+                   path.string(),
+                   "\" is not a regular file. Choose the path of a new file or of a regular file.");
+}
+
 AtomicFile::AtomicFile(fs::path path) : path_(target_of(std::move(path))) {
   std::error_code error;
   LINKBOY_CHECK_AS(FileError, path_.has_filename() && !fs::is_directory(path_, error), "\"",
                    path_.string(),
                    "\" is the path of a folder; a file is needed. Add a file name.");
-  // The rename would replace a device or a pipe.
-  const fs::file_status present = fs::symlink_status(path_, error);
-  LINKBOY_CHECK_AS(FileError, !fs::exists(present) || fs::is_regular_file(present), "\"",
-                   path_.string(),
-                   "\" is not a regular file. Choose the path of a new file or of a regular file.");
+  check_is_replaceable(path_);
   is_folder_new_ = !fs::exists(folder_of(path_), error);
-  const auto make_folder = [&] {
-    error = create_folders(folder_of(path_));
-    LINKBOY_CHECK_AS(FileError, !error, "cannot create the folder of \"", path_.string(), "\" (",
-                     error.message(), "). Choose a path whose folder can be created.");
-  };
-  make_folder();
+  create_folder_of(path_);
   buffer_.reset(static_cast<char*>(std::aligned_alloc(kAlignment, kPiece)));
   LINKBOY_CHECK_AS(FileError, buffer_, "there is not enough memory to write \"", path_.string(),
                    "\". Free some.");
@@ -139,7 +143,7 @@ AtomicFile::AtomicFile(fs::path path) : path_(target_of(std::move(path))) {
     // Other processes may remove the folder while it is empty: see next_training_state_number.
     constexpr int kMostRemoved = 100;
     if (!descriptor_ && errno == ENOENT && ++num_removed < kMostRemoved) {
-      make_folder();
+      create_folder_of(path_);
       continue;
     }
     // EEXIST: a killed process with the same id left a file with this name. Try the next name.

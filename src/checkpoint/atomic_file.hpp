@@ -16,6 +16,14 @@ namespace linkboy {
 /// @throws FileError if a folder cannot be synced.
 std::error_code create_folders(const std::filesystem::path& folder);
 
+/// Creates the missing parent folders of a file.
+/// @throws FileError if that fails.
+void create_folder_of(const std::filesystem::path& path);
+
+/// Checks that an atomic replacement would not replace a device or a pipe.
+/// @throws FileError if `path` exists and is not a regular file.
+void check_is_replaceable(const std::filesystem::path& path);
+
 /// Removes the unfinished files of AtomicFile from a folder, except those that a process is still
 /// writing. A writer holds a lock on its file, which other hosts that share the folder also see. On
 /// a filesystem without locks, removes nothing.

@@ -3,14 +3,12 @@
 #include "checkpoint/background_job.hpp"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <unordered_map>
 #include <unordered_set>
 
 #include "checkpoint/ivalue_tree.hpp"
-#include "checkpoint/stream_copy.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
@@ -21,8 +19,6 @@ class Copier {
   Copier(std::vector<at::Tensor>& buffers, int64_t largest_pinned)
       : buffers_(buffers), largest_pinned_(largest_pinned) {}
 
-  /// Copies of CPU tensors get their bytes in finish(), because copying many at the same time is
-  /// faster.
   at::Tensor copy(const at::Tensor& tensor) {
     // Tensors without a plain storage are returned unchanged. Writing them will fail later.
     if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.has_storage() ||
@@ -34,7 +30,10 @@ class Copier {
     if (is_new) {
       const auto size = static_cast<int64_t>(plain.storage().nbytes());
       bytes->second = buffer_of(size, /*is_pinned=*/!plain.is_cpu() && size <= largest_pinned_);
-      copy_bytes(plain, size, bytes->second);
+      const auto options = plain.options().dtype(at::kByte);
+      bytes->second.copy_(at::empty({0}, options).set_(plain.storage(), 0, {size}, {1}),
+                          /*non_blocking=*/bytes->second.is_pinned());
+      if (!plain.is_cpu() && size > 0) devices_.insert(plain.device());
       sources_.push_back(plain);
     }
     at::Tensor result =
@@ -45,9 +44,8 @@ class Copier {
     return result;
   }
 
-  /// Copies the CPU tensors. Returns an event for each device, recorded after the copies from it.
-  std::vector<c10::Event> finish() {
-    stream_copy(pieces_, at::get_num_threads());
+  /// Returns an event for each device, recorded after the copies from it.
+  std::vector<c10::Event> arrivals() const {
     std::vector<c10::Event> arrivals;
     for (const c10::Device device : devices_) {
       const c10::impl::VirtualGuardImpl guard(device.type());
@@ -57,20 +55,6 @@ class Copier {
   }
 
  private:
-  void copy_bytes(const at::Tensor& source, int64_t size, const at::Tensor& target) {
-    if (size == 0) return;
-    if (source.is_cpu()) {
-      pieces_.push_back({static_cast<std::byte*>(target.mutable_data_ptr()),
-                         static_cast<const std::byte*>(source.storage().data()),
-                         static_cast<std::size_t>(size)});
-      return;
-    }
-    target.copy_(
-        at::empty({0}, source.options().dtype(at::kByte)).set_(source.storage(), 0, {size}, {1}),
-        /*non_blocking=*/target.is_pinned());
-    devices_.insert(source.device());
-  }
-
   at::Tensor& buffer_of(int64_t size, bool is_pinned) {
     const std::size_t index = bytes_.size() - 1;
     if (index >= buffers_.size()) buffers_.resize(index + 1);
@@ -85,7 +69,6 @@ class Copier {
   std::vector<at::Tensor>& buffers_;
   int64_t largest_pinned_;
   std::unordered_map<const c10::StorageImpl*, at::Tensor> bytes_;
-  std::vector<CopyPiece> pieces_;
   std::unordered_set<c10::Device> devices_;
   std::vector<at::Tensor> sources_;  // keep the storages alive, so that no address is reused
 };
@@ -98,7 +81,7 @@ StateDict Snapshot::take(const StateDict& contents) {
       map_leaves(contents.to_ivalue(), [&](const c10::IValue& leaf, const ValuePath&) {
         return leaf.isTensor() ? c10::IValue(copier.copy(leaf.toTensor())) : leaf;
       });
-  arrivals_ = copier.finish();
+  arrivals_ = copier.arrivals();
   return StateDict::from_ivalue(copy, "the checkpoint");
 }
 
@@ -117,22 +100,15 @@ BackgroundJob::~BackgroundJob() {
 
 void BackgroundJob::start(std::function<void()> job) {
   wait();
-  thread_ = std::thread([this, job = std::move(job)] {
-    try {
-      job();
-    } catch (...) {
-      failure_ = std::current_exception();
-    }
-  });
+  running_ = std::async(std::launch::async, std::move(job));
 }
 
 void BackgroundJob::join() {
-  if (thread_.joinable()) thread_.join();
+  if (running_.valid()) running_.wait();
 }
 
 void BackgroundJob::wait() {
-  join();
-  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  if (running_.valid()) running_.get();  // afterwards, it is not valid, even if the job has thrown
 }
 
 }  // namespace linkboy

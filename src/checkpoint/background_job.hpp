@@ -4,10 +4,8 @@
 #include <c10/core/Event.h>
 
 #include <cstdint>
-#include <exception>
-#include <filesystem>
 #include <functional>
-#include <thread>
+#include <future>
 #include <vector>
 
 #include "linkboy/checkpoint/state_dict.hpp"
@@ -55,8 +53,7 @@ class BackgroundJob {
   void join();
 
  private:
-  std::thread thread_;
-  std::exception_ptr failure_;  // written by the thread, read after the join
+  std::future<void> running_;
 };
 
 /// The members of a Trainer that save in the background. The job ends before the snapshot is

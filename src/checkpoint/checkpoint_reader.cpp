@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
-#include <new>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "file_bytes.hpp"
@@ -15,8 +13,8 @@
 #include "linkboy/checkpoint/safetensors.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/util/printable.hpp"
+#include "rebuild_tensor.hpp"
 #include "unpickler.hpp"
-#include "util/first_line.hpp"
 #include "zip_archive.hpp"
 
 namespace linkboy {
@@ -53,47 +51,17 @@ c10::IValue read_archive(const std::filesystem::path& path, const ReadOptions& o
   const std::string pickle = archive.read_text("data.pkl");
   return unpickle(pickle, [&archive, &options](const StorageId& id) {
     const std::string record = "data/" + id.key;
-    if (!options.with_data) {
-      const std::size_t size = archive.check(record);
-      return c10::Storage(c10::Storage::use_byte_size_t(), size, at::DataPtr(nullptr, at::kCPU),
-                          nullptr, false);
-    }
+    if (!options.with_data) return storage_of(archive.check(record));
     auto [data, size] = archive.read(record);
-    return c10::Storage(c10::Storage::use_byte_size_t(), size, std::move(data), nullptr, false);
+    return storage_of(size, std::move(data));
   });
 }
 
 StateDict state_of(const c10::IValue& value) {
-  constexpr const char* kAdvice = " Read it with read_checkpoint_value.";
-  LINKBOY_CHECK(value.isGenericDict(), "its top value is a ", value.tagKind(),
-                "; it must be a dict with names.", kAdvice);
-  for (const auto& entry : value.toGenericDict()) {
-    LINKBOY_CHECK(entry.key().isString(), "its top value is a dict with a key that is a ",
-                  entry.key().tagKind(), "; all keys must be strings.", kAdvice);
-  }
-  return StateDict::from_ivalue(value, "its top value");
-}
-
-/// Calls `read` and adds the path to its errors.
-template <class Read>
-auto with_path(const std::filesystem::path& path, const Read& read) {
-  const std::string prefix = "cannot read the checkpoint \"" + path.string() + "\": ";
-  const auto damaged = [&prefix](std::string_view detail) {
-    return CorruptFileError(c10::str(prefix, "it is damaged or cut short (", first_line(detail),
-                                     "). Use another copy."));
-  };
   try {
-    return read();
-  } catch (const CorruptFileError& error) {
-    throw CorruptFileError(prefix + error.what());
-  } catch (const FileError& error) {
-    throw FileError(prefix + error.what());
+    return StateDict::from_ivalue(value, "its top value");
   } catch (const Error& error) {
-    throw CorruptFileError(prefix + error.what());
-  } catch (const std::bad_alloc&) {
-    throw FileError(prefix + "there is not enough memory. Free some.");
-  } catch (const std::exception&) {
-    throw damaged(message_of(std::current_exception()));
+    throw Error(c10::str(error.what(), " Read it with read_checkpoint_value."));
   }
 }
 
@@ -101,12 +69,12 @@ auto with_path(const std::filesystem::path& path, const Read& read) {
 
 StateDict read_checkpoint(const std::filesystem::path& path, const ReadOptions& options) {
   if (is_safetensors(path)) return StateDict(read_safetensors(path, options.mmap).tensors);
-  return with_path(path, [&] { return state_of(read_archive(path, options)); });
+  return with_path("checkpoint", path, [&] { return state_of(read_archive(path, options)); });
 }
 
 c10::IValue read_checkpoint_value(const std::filesystem::path& path, const ReadOptions& options) {
   if (is_safetensors(path)) return read_checkpoint(path, options).to_ivalue();
-  return with_path(path, [&] { return read_archive(path, options); });
+  return with_path("checkpoint", path, [&] { return read_archive(path, options); });
 }
 
 }  // namespace linkboy

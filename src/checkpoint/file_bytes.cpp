@@ -12,10 +12,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <future>
+#include <new>
 #include <system_error>
 
 #include "linkboy/error.hpp"
+#include "util/first_line.hpp"
 
 namespace linkboy {
 namespace {
@@ -140,6 +143,63 @@ at::DataPtr FileBytes::data(uint64_t offset, uint64_t size, std::size_t alignmen
     if (visit) visit(target + own_size, size - own_size);
   }
   return bytes;
+}
+
+/// Drops the bytes that were taken, and reads until `bytes_` has at least `size` bytes, or until
+/// the end of the file.
+void ByteReader::load(uint64_t size) {
+  constexpr uint64_t kPiece = uint64_t{1} << 16;
+  offset_ = position();
+  piece_ = file_->text(offset_, std::min(std::max(size, kPiece), end() - offset_));
+  bytes_ = piece_;
+  taken_ = 0;
+}
+
+std::string_view ByteReader::take(std::size_t size) {
+  LINKBOY_CHECK(size <= end() - position(), what_, " ends too early, at byte ", end(),
+                ". Use another copy.");
+  if (size > bytes_.size() - taken_) load(size);
+  taken_ += size;
+  return bytes_.substr(taken_ - size, size);
+}
+
+uint64_t ByteReader::take_unsigned(std::size_t size) {
+  uint64_t result = 0;
+  std::memcpy(&result, take(size).data(), size);
+  return result;
+}
+
+std::string ByteReader::take_line() {
+  std::size_t line_end = bytes_.find('\n', taken_);
+  while (line_end == std::string_view::npos) {
+    const std::size_t num_searched = bytes_.size() - taken_;
+    LINKBOY_CHECK(num_searched < end() - position(), what_,
+                  " ends within a name. Use another copy.");
+    load(2 * num_searched);
+    line_end = bytes_.find('\n');
+  }
+  std::string line(bytes_.substr(taken_, line_end - taken_));
+  taken_ = line_end + 1;
+  return line;
+}
+
+void rethrow_with_path(const char* what, const std::filesystem::path& path) {
+  const std::string prefix = c10::str("cannot read the ", what, " \"", path.string(), "\": ");
+  try {
+    throw;
+  } catch (const CorruptFileError& error) {
+    throw CorruptFileError(prefix + error.what());
+  } catch (const FileError& error) {
+    throw FileError(prefix + error.what());
+  } catch (const Error& error) {
+    throw CorruptFileError(prefix + error.what());
+  } catch (const std::bad_alloc&) {
+    throw FileError(prefix + "there is not enough memory. Free some.");
+  } catch (const std::exception&) {
+    throw CorruptFileError(c10::str(prefix, "it is damaged or cut short (",
+                                    first_line(message_of(std::current_exception())),
+                                    "). Use another copy."));
+  }
 }
 
 std::string file_digest(const std::filesystem::path& path) {

@@ -84,13 +84,8 @@ bool is_at(const FileDescriptor& file, const fs::path& path) {
 }
 
 FileDescriptor lock_file(const fs::path& path) {
-  std::error_code error = create_folders(path.parent_path());
-  LINKBOY_CHECK_AS(FileError, !error, "cannot create the folder of \"", path.string(), "\" (",
-                   error.message(), "). Choose a path whose folder can be created.");
-  // Otherwise a later atomic replacement would replace a device with a file.
-  LINKBOY_CHECK_AS(FileError, !fs::exists(path, error) || fs::is_regular_file(path, error), "\"",
-                   path.string(),
-                   "\" is not a regular file. Choose the path of a new file or of a regular file.");
+  create_folder_of(path);
+  check_is_replaceable(path);
   auto file = open_locked(path);
   LINKBOY_CHECK_AS(
       FileError, file, "\"", path.string(),

@@ -14,7 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "checkpoint/pickle_format.hpp"
+#include "checkpoint/file_bytes.hpp"
+#include "checkpoint/rebuild_tensor.hpp"
 #include "checkpoint/unpickler.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/util/printable.hpp"
@@ -42,11 +43,6 @@ std::size_t end_of_magic(const FileBytes& file) {
   return 0;
 }
 
-c10::Storage without_data(std::size_t num_bytes) {
-  return {c10::Storage::use_byte_size_t(), num_bytes, at::DataPtr(nullptr, at::kCPU), nullptr,
-          false};
-}
-
 c10::Storage no_storage(const StorageId&) {
   throw Error("it is damaged: there is a tensor before its value. Use another copy.");
 }
@@ -61,7 +57,7 @@ class LegacyStorages {
     Root& root = found->second;
     if (is_new) {
       check_size(id.num_elements, id.element_size, file_.size());
-      root = {without_data(static_cast<std::size_t>(id.num_elements) * id.element_size),
+      root = {storage_of(static_cast<std::size_t>(id.num_elements) * id.element_size),
               id.element_size};
     }
     if (!id.view) return root.storage;
@@ -69,7 +65,7 @@ class LegacyStorages {
     check_size(offset, id.element_size, root.storage.nbytes());
     const std::size_t begin = static_cast<std::size_t>(offset) * id.element_size;
     check_size(num_elements, id.element_size, root.storage.nbytes() - begin);
-    views_.push_back({without_data(static_cast<std::size_t>(num_elements) * id.element_size),
+    views_.push_back({storage_of(static_cast<std::size_t>(num_elements) * id.element_size),
                       root.storage, begin});
     return views_.back().storage;
   }
@@ -117,7 +113,7 @@ class LegacyStorages {
   }
 
   void read(Root& root, const std::string& key, uint64_t& offset, bool with_data) {
-    PickleBytes header(file_, offset);
+    ByteReader header(file_, offset, "it");
     const uint64_t num_elements = header.take_unsigned(sizeof(uint64_t));
     const uint64_t num_bytes = root.storage.nbytes();
     LINKBOY_CHECK(num_elements == num_bytes / root.element_size, "it is damaged: the storage ",
@@ -144,7 +140,7 @@ class LegacyStorages {
 bool is_legacy_archive(const FileBytes& file) { return file.size() > 0 && end_of_magic(file) > 0; }
 
 c10::IValue read_legacy_archive(const std::shared_ptr<FileBytes>& file, bool with_data) {
-  PickleBytes bytes(*file, end_of_magic(*file));
+  ByteReader bytes(*file, end_of_magic(*file), "its pickle");
   const c10::IValue version = unpickle(bytes, no_storage);
   LINKBOY_CHECK(version.isInt() && version.toInt() == kLegacyVersion,
                 "its version of the format is ", version.isInt() ? version.toInt() : -1,

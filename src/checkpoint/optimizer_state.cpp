@@ -1,4 +1,4 @@
-// Saves and restores optimizers in Python's formats.
+// Saves and restores optimizers in Python's formats, and others as the bytes of LibTorch's archive.
 
 #include "optimizer_state.hpp"
 
@@ -6,18 +6,20 @@
 #include <ATen/core/List.h>
 #include <ATen/core/jit_type.h>
 #include <c10/util/Type.h>
+#include <fmt/format.h>
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
 #include <torch/types.h>
 
-#include <fmt/format.h>
-
+#include <cstring>
 #include <map>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
 #include <vector>
 
-#include "libtorch_archive.hpp"
 #include "linkboy/error.hpp"
 #include "python_optimizer_formats.hpp"
 
@@ -25,31 +27,19 @@ namespace linkboy {
 namespace {
 
 using torch::optim::Optimizer;
+namespace formats = python_optimizer_formats;
 using States = std::remove_reference_t<decltype(std::declval<Optimizer&>().state())>;
 
-// Calls `function` with the layout of the optimizer's exact class, and returns whether there is
-// one. A derived class may have more state, so the layout of its base is not used for it.
-template <typename Function>
-bool visit_layout(const Optimizer& optimizer, Function function) {
-  using namespace torch::optim;
-  using namespace python_optimizer_formats;
-  const auto& type = typeid(optimizer);
-  if (type == typeid(SGD)) {
-    function(SgdLayout{});
-  } else if (type == typeid(Adam)) {
-    function(AdamLayout<AdamOptions, AdamParamState, false>{});
-  } else if (type == typeid(AdamW)) {
-    function(AdamLayout<AdamWOptions, AdamWParamState, true>{});
-  } else if (type == typeid(Adagrad)) {
-    function(AdagradLayout{});
-  } else if (type == typeid(RMSprop)) {
-    function(RmspropLayout{});
-  } else if (type == typeid(LBFGS)) {
-    function(LbfgsLayout{});
-  } else {
-    return false;
-  }
-  return true;
+std::string class_name(const Optimizer& optimizer) {
+  return c10::demangle(typeid(optimizer).name());
+}
+
+/// Returns the options of a group in the layout of Python.
+template <class Layout>
+StateDict save_group(const torch::optim::OptimizerParamGroup& group) {
+  formats::SaveOptions save;
+  Layout::visit_options(static_cast<const typename Layout::Options&>(group.options()), save);
+  return std::move(save.saved);
 }
 
 template <typename Layout>
@@ -63,12 +53,12 @@ StateDict save(const Optimizer& optimizer) {
       const auto found = optimizer.state().find(param.unsafeGetTensorImpl());
       if (found != optimizer.state().end()) {
         const auto& state = static_cast<const typename Layout::ParamState&>(*found->second);
-        states.insert(index, Layout::save_state(state).to_ivalue());
+        const auto& options = static_cast<const typename Layout::Options&>(group.options());
+        states.insert(index, Layout::save_state(state, options).to_ivalue());
       }
       indices.push_back(index++);
     }
-    StateDict saved =
-        Layout::save_group(static_cast<const typename Layout::Options&>(group.options()));
+    StateDict saved = save_group<Layout>(group);
     saved.set("params", c10::IValue(indices));
     groups.push_back(saved.to_ivalue());
   }
@@ -122,9 +112,7 @@ void load(Optimizer& optimizer, const StateDict& saved) {
     LINKBOY_CHECK(group.contains(Layout::kOwnOption), what, " has no \"", Layout::kOwnOption,
                   "\", so it is the state of another optimizer. Use the optimizer that it was "
                   "saved with.");
-    python_optimizer_formats::refuse_if_true(group, "maximize");
-    python_optimizer_formats::refuse_if_true(group, "differentiable");
-    all_options.push_back(Layout::load_group(group));
+    Layout::visit_options(all_options.emplace_back(1.0), formats::LoadOptions{group});
     const auto& params = optimizer.param_groups()[i].params();
     const auto indices = param_indices(group, params.size(), what);
     for (std::size_t j = 0; j < params.size(); ++j) {
@@ -159,21 +147,127 @@ void load(Optimizer& optimizer, const StateDict& saved) {
   optimizer.state() = std::move(new_states);
 }
 
+// Optimizers without a layout.
+
+// Returns one string per parameter, which is easy to compare and to print.
+std::vector<std::string> param_shapes(const Optimizer& optimizer) {
+  std::vector<std::string> shapes;
+  for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
+    for (const auto& param : optimizer.param_groups()[i].params()) {
+      shapes.push_back(c10::str("group ", i, ": ", param.sizes()));
+    }
+  }
+  return shapes;
+}
+
+void check_shapes(const Optimizer& optimizer, c10::ArrayRef<c10::IValue> items) {
+  const auto expected = param_shapes(optimizer);
+  LINKBOY_CHECK(items.size() == expected.size(), "it has ", items.size(),
+                " parameters; the optimizer has ", expected.size(),
+                ". Build the optimizer with the parameters that it was saved with.");
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    LINKBOY_CHECK(items[i].isString() && items[i].toStringRef() == expected[i], "parameter ", i,
+                  " was saved as ", items[i], "; the optimizer has ", expected[i],
+                  ". Build the model and the optimizer as they were when it was saved.");
+  }
+}
+
+// The parts of an optimizer that load() replaces, so that they can be restored.
+class Backup {
+ public:
+  explicit Backup(Optimizer& optimizer) {
+    for (const auto& [param, state] : optimizer.state()) states_[param] = state->clone();
+    for (auto& group : optimizer.param_groups()) options_.push_back(group.options().clone());
+  }
+
+  void restore(Optimizer& optimizer) {
+    optimizer.state() = std::move(states_);
+    for (std::size_t i = 0; i < options_.size(); ++i) {
+      optimizer.param_groups()[i].set_options(std::move(options_[i]));
+    }
+  }
+
+ private:
+  States states_;
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options_;
+};
+
+/// Returns the state of an optimizer without a layout: the bytes of LibTorch's own archive, with the
+/// class and the shapes of the parameters, which the archive itself does not check.
+StateDict save_libtorch_archive(const Optimizer& optimizer) {
+  std::string bytes;
+  try {
+    torch::serialize::OutputArchive archive;
+    optimizer.save(archive);
+    archive.save_to([&bytes](const void* data, std::size_t size) {
+      bytes.append(static_cast<const char*>(data), size);
+      return size;
+    });
+  } catch (const c10::Error& error) {
+    throw Error(
+        c10::str("LibTorch cannot save the state of a ", class_name(optimizer), " (",
+                 error.what_without_backtrace(),
+                 "). Save checkpoints with CheckpointParts{.optimizer = false}. For training "
+                 "states, use another optimizer."));
+  }
+  at::Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
+  std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+
+  c10::impl::GenericList shapes(c10::AnyType::get());
+  for (const auto& shape : param_shapes(optimizer)) shapes.push_back(shape);
+  return {{"optimizer_class", class_name(optimizer)},
+          {"param_shapes", std::move(shapes)},
+          {"libtorch_archive", std::move(tensor)}};
+}
+
+/// Restores such a state, completely or not at all. The archive is in TorchScript's format: unlike
+/// all other parts of a checkpoint, it can contain more than data.
+void load_libtorch_archive(Optimizer& optimizer, const StateDict& saved) {
+  LINKBOY_CHECK(
+      saved.contains("libtorch_archive"),
+      "it does not have a \"libtorch_archive\", the format for optimizers other than SGD, "
+      "Adam, AdamW, Adagrad, RMSprop and LBFGS, so it is the state of another optimizer. "
+      "Use the optimizer that it was saved with.");
+  const std::string saved_class = saved.get_string("optimizer_class");
+  LINKBOY_CHECK(saved_class == class_name(optimizer), "it is the state of a ", saved_class,
+                ". Use that optimizer.");
+  check_shapes(optimizer, saved.get_list("param_shapes"));
+  const at::Tensor bytes = saved.get_tensor("libtorch_archive");
+  LINKBOY_CHECK(bytes.defined() && bytes.scalar_type() == at::kByte && bytes.is_contiguous(),
+                "\"libtorch_archive\" is not a tensor of bytes. Use another copy.");
+
+  const auto& groups = optimizer.param_groups();
+  const bool has_params = !groups.empty() && !groups.front().params().empty();
+  Backup backup(optimizer);
+  try {
+    torch::serialize::InputArchive archive;
+    archive.load_from(static_cast<const char*>(bytes.const_data_ptr()),
+                      static_cast<std::size_t>(bytes.numel()),
+                      has_params ? groups.front().params().front().device() : at::Device(at::kCPU));
+    optimizer.load(archive);
+  } catch (const std::exception& error) {
+    backup.restore(optimizer);
+    const std::string_view detail = error.what();
+    throw Error(c10::str("its \"libtorch_archive\" is damaged (",
+                         detail.substr(0, detail.find('\n')), "). Use another copy."));
+  }
+}
+
 }  // namespace
 
 StateDict optimizer_state_dict(const Optimizer& optimizer) {
   StateDict result;
-  const bool has_layout =
-      visit_layout(optimizer, [&](auto layout) { result = save<decltype(layout)>(optimizer); });
+  const bool has_layout = formats::with_layout(
+      optimizer, [&](auto layout) { result = save<decltype(layout)>(optimizer); });
   return has_layout ? result : save_libtorch_archive(optimizer);
 }
 
 void load_optimizer_state_dict(Optimizer& optimizer, const StateDict& state) {
   const std::string prefix =
-      c10::str("cannot load this state into a ", c10::demangle(typeid(optimizer).name()), ": ");
+      c10::str("cannot load this state into a ", class_name(optimizer), ": ");
   try {
-    const bool has_layout =
-        visit_layout(optimizer, [&](auto layout) { load<decltype(layout)>(optimizer, state); });
+    const bool has_layout = formats::with_layout(
+        optimizer, [&](auto layout) { load<decltype(layout)>(optimizer, state); });
     if (!has_layout) load_libtorch_archive(optimizer, state);
   } catch (const Error& error) {
     throw Error(prefix + error.what());
@@ -181,15 +275,11 @@ void load_optimizer_state_dict(Optimizer& optimizer, const StateDict& state) {
 }
 
 std::vector<std::string> describe_optimizer(const Optimizer& optimizer) {
-  std::vector<std::string> lines{
-      c10::str("the optimizer's class = ", c10::demangle(typeid(optimizer).name()))};
-  visit_layout(optimizer, [&](auto layout) {
+  std::vector<std::string> lines{c10::str("the optimizer's class = ", class_name(optimizer))};
+  formats::with_layout(optimizer, [&](auto layout) {
     using Layout = decltype(layout);
     for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
-      const auto& options = optimizer.param_groups()[i].options();
-      const StateDict saved =
-          Layout::save_group(static_cast<const typename Layout::Options&>(options));
-      for (const auto& [name, value] : saved.entries()) {
+      for (const auto& [name, value] : save_group<Layout>(optimizer.param_groups()[i]).entries()) {
         if (value.isNone()) continue;
         // fmt prints the shortest text that identifies the number.
         const std::string text =

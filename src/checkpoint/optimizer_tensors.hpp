@@ -1,35 +1,10 @@
-// The tensors in an optimizer's state that must follow their parameter to another device or layout.
+// The memory layouts of parameters, which the tensors in an optimizer's state must follow.
 
 #pragma once
 
 #include <ATen/ATen.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-#include <torch/optim/sgd.h>
-
-#include <array>
 
 namespace linkboy {
-
-/// Returns the tensors of a parameter's optimizer state that have the parameter's shape. Some may
-/// be undefined.
-inline std::array<at::Tensor*, 1> tensors_of(torch::optim::SGDParamState& state) {
-  return {&state.momentum_buffer()};
-}
-inline std::array<at::Tensor*, 3> tensors_of(torch::optim::AdamParamState& state) {
-  return {&state.exp_avg(), &state.exp_avg_sq(), &state.max_exp_avg_sq()};
-}
-inline std::array<at::Tensor*, 3> tensors_of(torch::optim::AdamWParamState& state) {
-  return {&state.exp_avg(), &state.exp_avg_sq(), &state.max_exp_avg_sq()};
-}
-inline std::array<at::Tensor*, 1> tensors_of(torch::optim::AdagradParamState& state) {
-  return {&state.sum()};
-}
-inline std::array<at::Tensor*, 3> tensors_of(torch::optim::RMSpropParamState& state) {
-  return {&state.square_avg(), &state.momentum_buffer(), &state.grad_avg()};
-}
 
 /// Returns whether two tensors have the same memory layout: the same sizes, and the same stride in
 /// every dimension that has more than one index.

@@ -2,14 +2,10 @@
 
 #include <c10/core/ScalarType.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 namespace linkboy {
-
-class FileBytes;
 
 /// The instructions that describe data in protocols 2 to 5 of Python's pickle format.
 enum class Op : uint8_t {
@@ -91,8 +87,11 @@ struct GlobalEntry {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
 };
 
-/// Returns the entry of a dotted Python name, or null if a file must not use the name.
-const GlobalEntry* find_global(std::string name);
+/// Returns the entry of a dotted Python name.
+///
+/// @param previous  The string before the name in the file, for the error; or null.
+/// @throws Error if a file must not use the name. It says how to save the value in another form.
+const GlobalEntry& find_global(std::string name, const std::string* previous);
 
 /// Whether a file can contain tensors of a dtype.
 bool is_dtype_of_files(c10::ScalarType dtype);
@@ -100,46 +99,5 @@ bool is_dtype_of_files(c10::ScalarType dtype);
 /// Whether Python has a type of storages of a dtype, such as torch.FloatStorage. Tensors of other
 /// dtypes are views of torch.storage.UntypedStorage.
 bool has_storage_type(c10::ScalarType dtype);
-
-/// A kind of value that torch.save writes but linkboy does not read.
-struct RefusedKind {
-  std::string_view name;     // the beginning of the dotted Python name
-  std::string_view what;     // "a sparse tensor"
-  std::string_view instead;  // Python's expression for a value that can be read, made of x
-};
-
-/// Returns the kind to which a dotted Python name belongs, or null if it is not known.
-const RefusedKind* find_refused_kind(std::string_view name);
-
-/// Reads the bytes of pickles from front to back.
-///
-/// @throws Error from every `take` function if too few bytes remain.
-class PickleBytes {
- public:
-  explicit PickleBytes(std::string_view bytes) : bytes_(bytes) {}
-  /// Reads a file from `offset` on, piece by piece. The file must outlive this object.
-  PickleBytes(const FileBytes& file, uint64_t offset) : file_(&file), offset_(offset) {}
-
-  /// Number of bytes before the next one, from the start of the file.
-  uint64_t position() const { return offset_ + taken_; }
-  /// The result is valid until the next call.
-  std::string_view take(std::size_t size);
-  Op take_op() { return static_cast<Op>(take(1).front()); }
-  uint64_t take_unsigned(std::size_t size);
-  /// @throws Error also if the number has more than 64 bits.
-  int64_t take_signed(std::size_t size);
-  double take_double();
-  std::string take_line();
-
- private:
-  uint64_t end() const;
-  void load(uint64_t size);
-
-  const FileBytes* file_ = nullptr;
-  std::string piece_;
-  std::string_view bytes_;  // of the file: `piece_`
-  uint64_t offset_ = 0;     // the position of `bytes_`
-  std::size_t taken_ = 0;   // of `bytes_`
-};
 
 }  // namespace linkboy

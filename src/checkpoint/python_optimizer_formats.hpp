@@ -8,12 +8,16 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <typeinfo>
 #include <vector>
 
 #include "linkboy/checkpoint/state_dict.hpp"
@@ -23,14 +27,13 @@
 /// 2.11. One class per optimizer, with these members:
 ///
 /// - `kOwnOption` is an option that the group of no other class has.
-/// - `save_group` and `load_group` convert a group's options to and from an entry of `param_groups`
-///   without `params`.
+/// - `visit_options` visits a group's options, in the order of an entry of `param_groups`: with a
+///   SaveOptions or a LoadOptions.
 /// - `save_state` and `load_state` convert a parameter's state to and from an entry of `state`.
 ///   `load_state` returns null for an entry that does not contain a state.
+/// - `visit_state` exists if the state consists of tensors of the parameter's shape and a step.
 /// - `initial_state` exists if LibTorch's optimizer needs a state for every parameter. It makes the
 ///   state of a parameter that does not have an entry.
-///
-/// Options that only Python has are saved with Python's defaults.
 namespace linkboy::python_optimizer_formats {
 
 // Returns a number. Python stores some numbers (a learning rate, the step) in tensors.
@@ -46,170 +49,188 @@ inline bool is_set(const StateDict& saved, std::string_view key) {
   return saved.contains(key) && !saved.at(key).isNone();
 }
 
-inline void refuse_if_true(const StateDict& saved, std::string_view key) {
-  LINKBOY_CHECK(!is_set(saved, key) || !saved.get_bool(key), "it was saved with ", key,
-                "=True, which LibTorch's optimizer does not have. Train without it.");
-}
-
-// Returns a copy of a saved tensor in the memory layout of the parameter, which the fused kernels
-// need.
-inline at::Tensor tensor_like(const at::Tensor& param, const StateDict& saved,
-                              std::string_view key) {
-  const at::Tensor value = saved.get_tensor(key);
-  LINKBOY_CHECK(value.defined() && value.sizes() == param.sizes(), "\"", key, "\" is of shape ",
-                value.sizes(), "; its parameter is of shape ", param.sizes(),
-                ". Build the model and the optimizer as they were when it was saved.");
-  return at::empty_like(param).copy_(value);
-}
-
-// LibTorch counts steps in an integer, Python in a float32 tensor.
-inline at::Tensor saved_step(int64_t step) {
-  return at::scalar_tensor(static_cast<double>(step), at::kFloat);
-}
-
-inline int64_t loaded_step(const StateDict& saved) {
-  const double step = number(saved, "step");
-  LINKBOY_CHECK(step >= 0 && step < 0x1p53, "\"step\" is ", step,
-                "; it must be at least 0 and less than 2^53.");
-  return static_cast<int64_t>(step);
-}
-
-// Returns a state with its step, which the layout completes; null for an empty entry.
-template <typename ParamState>
-std::unique_ptr<ParamState> load_counted(const StateDict& saved) {
-  if (saved.empty()) return nullptr;
-  auto state = std::make_unique<ParamState>();
-  state->step(loaded_step(saved));
-  return state;
-}
-
-struct SgdLayout {
-  using Options = torch::optim::SGDOptions;
-  using ParamState = torch::optim::SGDParamState;
-  static constexpr const char* kOwnOption = "dampening";
-
-  static StateDict save_group(const Options& options) {
-    return {{"lr", options.lr()},
-            {"momentum", options.momentum()},
-            {"dampening", options.dampening()},
-            {"weight_decay", options.weight_decay()},
-            {"nesterov", options.nesterov()},
-            {"maximize", false},
-            {"foreach", c10::IValue()},
-            {"differentiable", false},
-            {"fused", c10::IValue()}};
+/// Saves the options of a group.
+struct SaveOptions {
+  template <class Value>
+  void operator()(const char* key, const Value& value) {
+    saved.set(key, c10::IValue(value));
   }
-
-  static Options load_group(const StateDict& saved) {
-    return Options(number(saved, "lr"))
-        .momentum(number(saved, "momentum"))
-        .dampening(number(saved, "dampening"))
-        .weight_decay(number(saved, "weight_decay"))
-        .nesterov(is_set(saved, "nesterov") && saved.get_bool("nesterov"));
+  /// Options that only Python has are saved with Python's defaults.
+  void of_python(std::initializer_list<std::string_view> keys) {
+    for (const std::string_view key : keys) {
+      saved.set(key, key == "foreach" || key == "fused" ? c10::IValue() : c10::IValue(false));
+    }
   }
+  void refused(const char* key) { saved.set(key, false); }
+  void required(const char* key, bool value, const char*) { saved.set(key, value); }
 
-  static StateDict save_state(const ParamState& state) {
-    if (!state.momentum_buffer().defined()) return {{"momentum_buffer", c10::IValue()}};
-    return {{"momentum_buffer", state.momentum_buffer()}};
-  }
-
-  // LibTorch assumes that every state has a buffer, so there is no state without one.
-  static std::unique_ptr<ParamState> load_state(const StateDict& saved, const at::Tensor& param,
-                                                const Options&) {
-    if (!is_set(saved, "momentum_buffer")) return nullptr;
-    auto state = std::make_unique<ParamState>();
-    state->momentum_buffer(tensor_like(param, saved, "momentum_buffer"));
-    return state;
-  }
+  StateDict saved{};
 };
 
-template <typename OptionsType, typename ParamStateType, bool kDecoupled>
-struct AdamLayout {
-  using Options = OptionsType;
-  using ParamState = ParamStateType;
-  static constexpr const char* kOwnOption = "betas";
-
-  static StateDict save_group(const Options& options) {
-    return {{"lr", options.lr()},
-            {"betas", options.betas()},
-            {"eps", options.eps()},
-            {"weight_decay", options.weight_decay()},
-            {"amsgrad", options.amsgrad()},
-            {"maximize", false},
-            {"foreach", c10::IValue()},
-            {"capturable", false},
-            {"differentiable", false},
-            {"fused", c10::IValue()},
-            {"decoupled_weight_decay", kDecoupled}};
+/// Loads the options of a group.
+struct LoadOptions {
+  void operator()(const char* key, double& value) const { value = number(saved, key); }
+  void operator()(const char* key, int64_t& value) const { value = saved.get_int(key); }
+  void operator()(const char* key, bool& value) const {  // Python adds some of these later
+    value = is_set(saved, key) && saved.get_bool(key);
   }
-
-  static Options load_group(const StateDict& saved) {
-    LINKBOY_CHECK(!is_set(saved, "decoupled_weight_decay") ||
-                      saved.get_bool("decoupled_weight_decay") == kDecoupled,
-                  "it is the state of ", kDecoupled ? "Adam" : "AdamW",
-                  ", whose weight decay works differently. Use that optimizer.");
-    const auto& betas = saved.at("betas");
-    LINKBOY_CHECK((betas.isTuple() || betas.isList()), "\"betas\" is a ", betas.tagKind(),
+  void operator()(const char* key, std::optional<int64_t>& value) const {
+    if (is_set(saved, key)) value = saved.get_int(key);
+  }
+  void operator()(const char* key, std::optional<std::string>& value) const {
+    if (is_set(saved, key)) value = saved.get_string(key);
+  }
+  void operator()(const char*, std::tuple<double, double>& betas) const {
+    const auto& pair = saved.at("betas");
+    LINKBOY_CHECK(pair.isTuple() || pair.isList(), "\"betas\" is a ", pair.tagKind(),
                   "; it must be a tuple of two numbers.");
-    const auto items = betas.isTuple() ? c10::ArrayRef<c10::IValue>(betas.toTupleRef().elements())
-                                       : betas.toListRef();
+    const auto items = pair.isTuple() ? c10::ArrayRef<c10::IValue>(pair.toTupleRef().elements())
+                                      : pair.toListRef();
     LINKBOY_CHECK(items.size() == 2, "\"betas\" has ", items.size(), " numbers; it must have 2.");
     const StateDict both = {{"betas[0]", items[0]}, {"betas[1]", items[1]}};
-    return Options(number(saved, "lr"))
-        .betas({number(both, "betas[0]"), number(both, "betas[1]")})
-        .eps(number(saved, "eps"))
-        .weight_decay(number(saved, "weight_decay"))
-        .amsgrad(saved.get_bool("amsgrad"));
+    betas = {number(both, "betas[0]"), number(both, "betas[1]")};
+  }
+  /// Of the options that only Python has, two change the results.
+  void of_python(std::initializer_list<std::string_view>) const {
+    refused("maximize");
+    refused("differentiable");
+  }
+  void refused(const char* key) const {
+    LINKBOY_CHECK(!is_set(saved, key) || !saved.get_bool(key), "it was saved with ", key,
+                  "=True, which LibTorch's optimizer does not have. Train without it.");
+  }
+  /// An option with the same value in all states of the class.
+  void required(const char* key, bool value, const char* error) const {
+    LINKBOY_CHECK(!is_set(saved, key) || saved.get_bool(key) == value, error);
   }
 
-  static StateDict save_state(const ParamState& state) {
-    StateDict saved = {{"step", saved_step(state.step())},
-                       {"exp_avg", state.exp_avg()},
-                       {"exp_avg_sq", state.exp_avg_sq()}};
-    if (state.max_exp_avg_sq().defined()) saved.set("max_exp_avg_sq", state.max_exp_avg_sq());
-    return saved;
+  const StateDict& saved;
+};
+
+/// Saves the state of a parameter.
+struct SaveState {
+  // LibTorch counts steps in an integer, Python in a float32 tensor.
+  void step(int64_t step) {
+    saved.set("step", at::scalar_tensor(static_cast<double>(step), at::kFloat));
+  }
+  void operator()(const char* key, const at::Tensor& tensor) {
+    saved.set(key, tensor.defined() ? c10::IValue(tensor) : c10::IValue());
+  }
+  void optional(const char* key, const at::Tensor& tensor, bool) {
+    if (tensor.defined()) saved.set(key, tensor);
+  }
+
+  StateDict saved{};
+};
+
+/// Loads the state of a parameter.
+struct LoadState {
+  void step(int64_t& step) const {
+    const double value = number(saved, "step");
+    LINKBOY_CHECK(value >= 0 && value < 0x1p53, "\"step\" is ", value,
+                  "; it must be at least 0 and less than 2^53.");
+    step = static_cast<int64_t>(value);
+  }
+  /// Copies a tensor in the memory layout of the parameter, which the fused kernels need.
+  void operator()(const char* key, at::Tensor& tensor) const {
+    const at::Tensor value = saved.get_tensor(key);
+    LINKBOY_CHECK(value.defined() && value.sizes() == param.sizes(), "\"", key, "\" is of shape ",
+                  value.sizes(), "; its parameter is of shape ", param.sizes(),
+                  ". Build the model and the optimizer as they were when it was saved.");
+    tensor = at::empty_like(param).copy_(value);
+  }
+  void optional(const char* key, at::Tensor& tensor, bool is_needed) const {
+    if (is_needed || is_set(saved, key)) (*this)(key, tensor);
+  }
+
+  const StateDict& saved;
+  const at::Tensor& param;
+};
+
+/// The base of a layout with `visit_state`.
+template <class Layout, class OptionsType, class ParamStateType>
+struct LayoutOfTensors {
+  using Options = OptionsType;
+  using ParamState = ParamStateType;
+
+  static StateDict save_state(const ParamState& state, const Options& options) {
+    SaveState save;
+    Layout::visit_state(state, options, save);
+    return std::move(save.saved);
   }
 
   static std::unique_ptr<ParamState> load_state(const StateDict& saved, const at::Tensor& param,
                                                 const Options& options) {
-    auto state = load_counted<ParamState>(saved);
-    if (!state) return nullptr;
-    state->exp_avg(tensor_like(param, saved, "exp_avg"));
-    state->exp_avg_sq(tensor_like(param, saved, "exp_avg_sq"));
-    if (options.amsgrad() || is_set(saved, "max_exp_avg_sq")) {
-      state->max_exp_avg_sq(tensor_like(param, saved, "max_exp_avg_sq"));
-    }
+    const auto is_none = [](const auto& entry) { return entry.second.isNone(); };
+    if (std::ranges::all_of(saved.entries(), is_none)) return nullptr;
+    auto state = std::make_unique<ParamState>();
+    Layout::visit_state(*state, options, LoadState{saved, param});
     return state;
   }
 };
 
-struct AdagradLayout {
-  using Options = torch::optim::AdagradOptions;
-  using ParamState = torch::optim::AdagradParamState;
+// LibTorch assumes that every state has a buffer, so there is no state without one.
+struct SgdLayout
+    : LayoutOfTensors<SgdLayout, torch::optim::SGDOptions, torch::optim::SGDParamState> {
+  static constexpr const char* kOwnOption = "dampening";
+
+  static void visit_options(auto& options, auto&& visit) {
+    visit("lr", options.lr());
+    visit("momentum", options.momentum());
+    visit("dampening", options.dampening());
+    visit("weight_decay", options.weight_decay());
+    visit("nesterov", options.nesterov());
+    visit.of_python({"maximize", "foreach", "differentiable", "fused"});
+  }
+
+  static void visit_state(auto& state, const Options&, auto&& visit) {
+    visit("momentum_buffer", state.momentum_buffer());
+  }
+};
+
+template <class Options, class ParamState, bool kDecoupled>
+struct AdamLayout
+    : LayoutOfTensors<AdamLayout<Options, ParamState, kDecoupled>, Options, ParamState> {
+  static constexpr const char* kOwnOption = "betas";
+
+  static void visit_options(auto& options, auto&& visit) {
+    visit("lr", options.lr());
+    visit("betas", options.betas());
+    visit("eps", options.eps());
+    visit("weight_decay", options.weight_decay());
+    visit("amsgrad", options.amsgrad());
+    visit.of_python({"maximize", "foreach", "capturable", "differentiable", "fused"});
+    visit.required("decoupled_weight_decay", kDecoupled,
+                   kDecoupled ? "it is the state of Adam, whose weight decay works differently. "
+                                "Use that optimizer."
+                              : "it is the state of AdamW, whose weight decay works differently. "
+                                "Use that optimizer.");
+  }
+
+  static void visit_state(auto& state, const Options& options, auto&& visit) {
+    visit.step(state.step());
+    visit("exp_avg", state.exp_avg());
+    visit("exp_avg_sq", state.exp_avg_sq());
+    visit.optional("max_exp_avg_sq", state.max_exp_avg_sq(), options.amsgrad());
+  }
+};
+
+struct AdagradLayout : LayoutOfTensors<AdagradLayout, torch::optim::AdagradOptions,
+                                       torch::optim::AdagradParamState> {
   static constexpr const char* kOwnOption = "lr_decay";
 
-  static StateDict save_group(const Options& options) {
-    return {{"lr", options.lr()},
-            {"lr_decay", options.lr_decay()},
-            {"eps", options.eps()},
-            {"weight_decay", options.weight_decay()},
-            {"initial_accumulator_value", options.initial_accumulator_value()},
-            {"foreach", c10::IValue()},
-            {"maximize", false},
-            {"differentiable", false},
-            {"fused", c10::IValue()}};
+  static void visit_options(auto& options, auto&& visit) {
+    visit("lr", options.lr());
+    visit("lr_decay", options.lr_decay());
+    visit("eps", options.eps());
+    visit("weight_decay", options.weight_decay());
+    visit("initial_accumulator_value", options.initial_accumulator_value());
+    visit.of_python({"foreach", "maximize", "differentiable", "fused"});
   }
 
-  static Options load_group(const StateDict& saved) {
-    return Options(number(saved, "lr"))
-        .lr_decay(number(saved, "lr_decay"))
-        .eps(number(saved, "eps"))
-        .weight_decay(number(saved, "weight_decay"))
-        .initial_accumulator_value(number(saved, "initial_accumulator_value"));
-  }
-
-  static StateDict save_state(const ParamState& state) {
-    return {{"step", saved_step(state.step())}, {"sum", state.sum()}};
+  static void visit_state(auto& state, const Options&, auto&& visit) {
+    visit.step(state.step());
+    visit("sum", state.sum());
   }
 
   // Makes the same state as the constructor. LibTorch's step() fails for a parameter without a
@@ -220,63 +241,28 @@ struct AdagradLayout {
     state->sum(at::full_like(param, options.initial_accumulator_value()));
     return state;
   }
-
-  static std::unique_ptr<ParamState> load_state(const StateDict& saved, const at::Tensor& param,
-                                                const Options&) {
-    auto state = load_counted<ParamState>(saved);
-    if (!state) return nullptr;
-    state->sum(tensor_like(param, saved, "sum"));
-    return state;
-  }
 };
 
-struct RmspropLayout {
-  using Options = torch::optim::RMSpropOptions;
-  using ParamState = torch::optim::RMSpropParamState;
+struct RmspropLayout : LayoutOfTensors<RmspropLayout, torch::optim::RMSpropOptions,
+                                       torch::optim::RMSpropParamState> {
   static constexpr const char* kOwnOption = "alpha";
 
-  static StateDict save_group(const Options& options) {
-    return {{"lr", options.lr()},
-            {"momentum", options.momentum()},
-            {"alpha", options.alpha()},
-            {"eps", options.eps()},
-            {"centered", options.centered()},
-            {"weight_decay", options.weight_decay()},
-            {"capturable", false},
-            {"foreach", c10::IValue()},
-            {"maximize", false},
-            {"differentiable", false}};
+  static void visit_options(auto& options, auto&& visit) {
+    visit("lr", options.lr());
+    visit("momentum", options.momentum());
+    visit("alpha", options.alpha());
+    visit("eps", options.eps());
+    visit("centered", options.centered());
+    visit("weight_decay", options.weight_decay());
+    visit.refused("capturable");
+    visit.of_python({"foreach", "maximize", "differentiable"});
   }
 
-  static Options load_group(const StateDict& saved) {
-    refuse_if_true(saved, "capturable");
-    return Options(number(saved, "lr"))
-        .momentum(number(saved, "momentum"))
-        .alpha(number(saved, "alpha"))
-        .eps(number(saved, "eps"))
-        .centered(saved.get_bool("centered"))
-        .weight_decay(number(saved, "weight_decay"));
-  }
-
-  static StateDict save_state(const ParamState& state) {
-    StateDict saved = {{"step", saved_step(state.step())}, {"square_avg", state.square_avg()}};
-    if (state.momentum_buffer().defined()) saved.set("momentum_buffer", state.momentum_buffer());
-    if (state.grad_avg().defined()) saved.set("grad_avg", state.grad_avg());
-    return saved;
-  }
-
-  static std::unique_ptr<ParamState> load_state(const StateDict& saved, const at::Tensor& param,
-                                                const Options& options) {
-    auto state = load_counted<ParamState>(saved);
-    if (!state) return nullptr;
-    state->square_avg(tensor_like(param, saved, "square_avg"));
-    if (options.momentum() > 0 || is_set(saved, "momentum_buffer")) {
-      state->momentum_buffer(tensor_like(param, saved, "momentum_buffer"));
-    }
-    if (options.centered() || is_set(saved, "grad_avg")) {
-      state->grad_avg(tensor_like(param, saved, "grad_avg"));
-    }
-    return state;
+  static void visit_state(auto& state, const Options& options, auto&& visit) {
+    visit.step(state.step());
+    visit("square_avg", state.square_avg());
+    visit.optional("momentum_buffer", state.momentum_buffer(), options.momentum() > 0);
+    visit.optional("grad_avg", state.grad_avg(), options.centered());
   }
 };
 
@@ -286,30 +272,18 @@ struct LbfgsLayout {
   using ParamState = torch::optim::LBFGSParamState;
   static constexpr const char* kOwnOption = "history_size";
 
-  static StateDict save_group(const Options& options) {
-    const auto& search = options.line_search_fn();
-    StateDict saved = {{"lr", options.lr()}, {"max_iter", options.max_iter()}};
-    saved.set("max_eval", options.max_eval() ? c10::IValue(*options.max_eval()) : c10::IValue());
-    saved.set("tolerance_grad", options.tolerance_grad());
-    saved.set("tolerance_change", options.tolerance_change());
-    saved.set("history_size", options.history_size());
-    saved.set("line_search_fn", search ? c10::IValue(*search) : c10::IValue());
-    return saved;
-  }
-
-  static Options load_group(const StateDict& saved) {
-    Options options(number(saved, "lr"));
-    options.max_iter(saved.get_int("max_iter"));
-    if (is_set(saved, "max_eval")) options.max_eval(saved.get_int("max_eval"));
-    options.tolerance_grad(number(saved, "tolerance_grad"))
-        .tolerance_change(number(saved, "tolerance_change"))
-        .history_size(saved.get_int("history_size"));
-    if (is_set(saved, "line_search_fn")) options.line_search_fn(saved.get_string("line_search_fn"));
-    return options;
+  static void visit_options(auto& options, auto&& visit) {
+    visit("lr", options.lr());
+    visit("max_iter", options.max_iter());
+    visit("max_eval", options.max_eval());
+    visit("tolerance_grad", options.tolerance_grad());
+    visit("tolerance_change", options.tolerance_change());
+    visit("history_size", options.history_size());
+    visit("line_search_fn", options.line_search_fn());
   }
 
   // Python's "al" is omitted, because each step writes it before reading it.
-  static StateDict save_state(const ParamState& state) {
+  static StateDict save_state(const ParamState& state, const Options&) {
     StateDict saved = {{"func_evals", state.func_evals()}, {"n_iter", state.n_iter()}};
     if (!state.d().defined()) return saved;  // no step has found anything to improve
     saved.set("d", state.d());
@@ -382,5 +356,30 @@ struct LbfgsLayout {
     return tensors;
   }
 };
+
+/// Calls `work` with the layout of the optimizer's exact class, and returns whether there is one. A
+/// derived class may have more state and another `step`, so the layout of its base is not used for
+/// it.
+template <class Work>
+bool with_layout(const torch::optim::Optimizer& optimizer, Work work) {
+  using namespace torch::optim;
+  const auto& type = typeid(optimizer);
+  if (type == typeid(SGD)) {
+    work(SgdLayout());
+  } else if (type == typeid(Adam)) {
+    work(AdamLayout<AdamOptions, AdamParamState, false>());
+  } else if (type == typeid(AdamW)) {
+    work(AdamLayout<AdamWOptions, AdamWParamState, true>());
+  } else if (type == typeid(Adagrad)) {
+    work(AdagradLayout());
+  } else if (type == typeid(RMSprop)) {
+    work(RmspropLayout());
+  } else if (type == typeid(LBFGS)) {
+    work(LbfgsLayout());
+  } else {
+    return false;
+  }
+  return true;
+}
 
 }  // namespace linkboy::python_optimizer_formats

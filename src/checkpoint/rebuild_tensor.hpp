@@ -6,11 +6,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace linkboy {
 
 inline constexpr std::size_t kMaxDimensions = 64;
+
+/// Returns a storage of bytes on the CPU. By default, it has a size but no memory.
+inline c10::Storage storage_of(std::size_t num_bytes, at::DataPtr data = {nullptr, at::kCPU}) {
+  return {c10::Storage::use_byte_size_t(), num_bytes, std::move(data), nullptr, false};
+}
 
 /// Returns a tensor with these `sizes` and `strides` that begins at `offset` (in elements) in
 /// `storage`, without copying.

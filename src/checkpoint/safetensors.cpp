@@ -6,10 +6,7 @@
 #include <c10/core/Storage.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstdint>
-#include <cstring>
-#include <new>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -25,8 +22,6 @@
 namespace linkboy {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the format is little-endian");
-
 constexpr uint64_t kLengthSize = sizeof(uint64_t);
 
 uint64_t read_header_size(const FileBytes& file) {
@@ -34,8 +29,7 @@ uint64_t read_header_size(const FileBytes& file) {
   constexpr uint64_t kMinSize = kLengthSize + 2;
   LINKBOY_CHECK(file.size() >= kMinSize, "it has ", file.size(),
                 " bytes; a safetensors file has at least ", kMinSize, ". Use another copy.");
-  uint64_t size = 0;
-  std::memcpy(&size, file.text(0, kLengthSize).data(), kLengthSize);
+  const uint64_t size = ByteReader(file.text(0, kLengthSize), "it").take_unsigned(kLengthSize);
   const uint64_t limit = std::min(file.size() - kLengthSize, kMaxSafeTensorsHeader);
   LINKBOY_CHECK(size >= 2 && size <= limit, "its header claims ", size,
                 " bytes; in a file of this size it can have 2 to ", limit,
@@ -48,9 +42,8 @@ uint64_t read_header_size(const FileBytes& file) {
 
 at::Tensor read_tensor(const FileBytes& file, uint64_t offset, const SafeTensorsEntry& entry) {
   const uint64_t size = entry.end - entry.begin;
-  const c10::Storage storage(c10::Storage::use_byte_size_t(), size,
-                             file.data(offset, size, c10::elementSize(entry.dtype)), nullptr,
-                             false);
+  const c10::Storage storage =
+      storage_of(size, file.data(offset, size, c10::elementSize(entry.dtype)));
   std::vector<int64_t> strides(entry.sizes.size());
   int64_t stride = 1;
   for (std::size_t i = entry.sizes.size(); i-- > 0;) {
@@ -149,8 +142,7 @@ void write_safetensors(const std::filesystem::path& path, const NamedTensors& te
     throw Error("cannot write the safetensors file \"" + path.string() + "\": " + error.what());
   }
   AtomicFile file(path);
-  const uint64_t length = json.size();
-  file.write(&length, sizeof(length));
+  json.insert(0, little_endian(uint64_t{json.size()}));
   file.write(json.data(), json.size());
   for (const auto* named : sorted) {
     const at::Tensor ready = contiguous_on_cpu(named->second);
@@ -161,21 +153,8 @@ void write_safetensors(const std::filesystem::path& path, const NamedTensors& te
 }
 
 SafeTensors read_safetensors(const std::filesystem::path& path, bool mmap) {
-  const std::string prefix = "cannot read the safetensors file \"" + path.string() + "\": ";
-  try {
-    return read_file(*FileBytes::open(path, mmap));
-  } catch (const CorruptFileError& error) {
-    throw CorruptFileError(prefix + error.what());
-  } catch (const FileError& error) {
-    throw FileError(prefix + error.what());
-  } catch (const Error& error) {
-    throw CorruptFileError(prefix + error.what());
-  } catch (const std::bad_alloc&) {
-    throw FileError(prefix + "there is not enough memory. Free some.");
-  } catch (const std::exception&) {
-    const std::string text = message_of(std::current_exception());
-    throw CorruptFileError(prefix + text.substr(0, text.find('\n')));
-  }
+  return with_path("safetensors file", path,
+                   [&] { return read_file(*FileBytes::open(path, mmap)); });
 }
 
 bool is_safetensors(const std::filesystem::path& path) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bitset>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -66,30 +67,25 @@ class HeaderHandler {
   bool binary(const std::vector<uint8_t>&) { refuse("binary"); }
 
   bool number_unsigned(uint64_t value) {
+    if (!is_in_list_) refuse(std::to_string(value));
     if (place_ == Place::kShape) {
-      std::vector<int64_t>& sizes = header_.entries.back().sizes;
-      LINKBOY_CHECK(value <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()), where(),
-                    " contains ", value, "; sizes must fit into 63 bits. Use another copy.");
-      LINKBOY_CHECK(sizes.size() < kMaxDimensions, where(), " has more than ", kMaxDimensions,
+      LINKBOY_CHECK(std::in_range<int64_t>(value), where(), " contains ", value,
+                    "; sizes must fit into 63 bits. Use another copy.");
+      LINKBOY_CHECK(list_.size() < kMaxDimensions, where(), " has more than ", kMaxDimensions,
                     " dimensions, which is the most that a tensor can have. Reshape the tensor.");
-      sizes.push_back(static_cast<int64_t>(value));
-    } else if (place_ == Place::kOffsets) {
-      LINKBOY_CHECK(num_offsets_ < 2, where(),
-                    " has more than 2 numbers; it must be [begin, end]. Use another copy.");
-      SafeTensorsEntry& entry = header_.entries.back();
-      (num_offsets_++ == 0 ? entry.begin : entry.end) = value;
     } else {
-      refuse(std::to_string(value));
+      LINKBOY_CHECK(list_.size() < 2, where(),
+                    " has more than 2 numbers; it must be [begin, end]. Use another copy.");
     }
+    list_.push_back(value);
     return true;
   }
 
   bool string(std::string& value) {
     if (place_ == Place::kMetadata) {
       header_.metadata[key_] = std::move(value);
-    } else if (place_ == Place::kTensor && field_ == Field::kDtype) {
-      const auto* const found = std::find_if(kDtypes.begin(), kDtypes.end(),
-                                             [&value](const Dtype& d) { return d.name == value; });
+    } else if (place_ == Place::kDtype) {
+      const auto* const found = std::ranges::find(kDtypes, value, &Dtype::name);
       LINKBOY_CHECK(found != kDtypes.end(), where(), " is ", quote_name(value),
                     "; it must be one of ", dtype_names(), ". Convert the tensor.");
       header_.entries.back().dtype = found->type;
@@ -100,27 +96,22 @@ class HeaderHandler {
   }
 
   bool start_object(std::size_t) {
-    switch (place_) {
-      case Place::kStart:
-        place_ = Place::kTop;
-        break;
-      case Place::kTop:
-        if (key_ == kSafeTensorsMetadata) {
-          place_ = Place::kMetadata;
-        } else {
-          place_ = Place::kTensor;
-          fields_.clear();
-          header_.entries.emplace_back().name = key_;
-        }
-        break;
-      default:
-        refuse("an object");
+    if (place_ == Place::kStart) {
+      place_ = Place::kTop;
+    } else if (place_ == Place::kTop && key_ == kSafeTensorsMetadata) {
+      place_ = Place::kMetadata;
+    } else if (place_ == Place::kTop) {
+      place_ = Place::kTensor;
+      has_field_.reset();
+      header_.entries.emplace_back().name = key_;
+    } else {
+      refuse("an object");
     }
     return true;
   }
 
   bool key(std::string& key) {
-    if (place_ == Place::kTensor) {
+    if (is_in_tensor()) {
       start_field(key);
       return true;
     }
@@ -134,24 +125,29 @@ class HeaderHandler {
   }
 
   bool end_object() {
-    if (place_ == Place::kTensor) finish_tensor();
+    if (is_in_tensor()) finish_tensor();
     place_ = Place::kTop;  // Also at the very end, where no value follows.
     return true;
   }
 
   bool start_array(std::size_t) {
-    const bool is_expected =
-        place_ == Place::kTensor && (field_ == Field::kShape || field_ == Field::kOffsets);
-    if (!is_expected) refuse("an array");
-    place_ = field_ == Field::kShape ? Place::kShape : Place::kOffsets;
-    num_offsets_ = 0;
+    if (is_in_list_ || (place_ != Place::kShape && place_ != Place::kOffsets)) refuse("an array");
+    is_in_list_ = true;
+    list_.clear();
     return true;
   }
 
   bool end_array() {
-    LINKBOY_CHECK(place_ == Place::kShape || num_offsets_ == 2, where(), " has ", num_offsets_,
-                  " numbers; it must be [begin, end]. Use another copy.");
-    place_ = Place::kTensor;
+    SafeTensorsEntry& entry = header_.entries.back();
+    if (place_ == Place::kShape) {
+      entry.sizes.assign(list_.begin(), list_.end());
+    } else {
+      LINKBOY_CHECK(list_.size() == 2, where(), " has ", list_.size(),
+                    " numbers; it must be [begin, end]. Use another copy.");
+      entry.begin = list_[0];
+      entry.end = list_[1];
+    }
+    is_in_list_ = false;
     return true;
   }
 
@@ -162,23 +158,28 @@ class HeaderHandler {
   }
 
  private:
-  enum class Place { kStart, kTop, kMetadata, kTensor, kShape, kOffsets };
-  enum class Field { kDtype, kShape, kOffsets };
+  /// Where the next value is. The last three are the fields of a tensor, in the order of kFields.
+  enum class Place { kStart, kTop, kMetadata, kTensor, kDtype, kShape, kOffsets };
+  static constexpr std::array<std::string_view, 3> kFields = {"dtype", "shape", "data_offsets"};
+
+  static constexpr auto kFirstField = static_cast<std::size_t>(Place::kDtype);
+
+  bool is_in_tensor() const { return place_ >= Place::kTensor; }
 
   void start_field(const std::string& key) {
-    static const std::map<std::string, Field, std::less<>> fields = {
-        {"dtype", Field::kDtype}, {"shape", Field::kShape}, {"data_offsets", Field::kOffsets}};
-    const auto found = fields.find(key);
+    const auto* const found = std::ranges::find(kFields, key);
     LINKBOY_CHECK(
-        found != fields.end(), "tensor ", quote_name(key_), " has the field ", quote_name(key),
+        found != kFields.end(), "tensor ", quote_name(key_), " has the field ", quote_name(key),
         "; it can have dtype, shape and data_offsets. Write the file with the official library.");
-    LINKBOY_CHECK(fields_.insert(found->second).second, "tensor ", quote_name(key_), " has its ",
-                  key, " twice; each field must occur once. Use another copy.");
-    field_ = found->second;
+    const auto field = static_cast<std::size_t>(found - kFields.begin());
+    LINKBOY_CHECK(!has_field_[field], "tensor ", quote_name(key_), " has its ", key,
+                  " twice; each field must occur once. Use another copy.");
+    has_field_.set(field);
+    place_ = static_cast<Place>(kFirstField + field);
   }
 
   void finish_tensor() {
-    LINKBOY_CHECK(fields_.size() == 3, "tensor ", quote_name(key_),
+    LINKBOY_CHECK(has_field_.all(), "tensor ", quote_name(key_),
                   " lacks one of dtype, shape and data_offsets. Use another copy.");
     const SafeTensorsEntry& entry = header_.entries.back();
     // Sizes of 0 count as 1, so that strides do not overflow either.
@@ -202,40 +203,31 @@ class HeaderHandler {
   }
 
   std::string where() const {
-    switch (place_) {
-      case Place::kStart:
-        return "its header";
-      case Place::kTop:
-        return (key_ == kSafeTensorsMetadata ? "" : "tensor ") + quote_name(key_);
-      case Place::kMetadata:
-        return "the metadata " + quote_name(key_);
-      default:
-        return "the " +
-               std::string(field_ == Field::kDtype   ? "dtype"
-                           : field_ == Field::kShape ? "shape"
-                                                     : "data_offsets") +
-               " of tensor " + quote_name(key_);
-    }
+    const std::string name = quote_name(key_);
+    if (place_ == Place::kStart) return "its header";
+    if (place_ == Place::kTop) return (key_ == kSafeTensorsMetadata ? "" : "tensor ") + name;
+    if (place_ == Place::kMetadata) return "the metadata " + name;
+    const auto field = static_cast<std::size_t>(place_) - kFirstField;
+    return c10::str("the ", kFields[field], " of tensor ", name);
   }
 
   [[noreturn]] void refuse(const std::string& value) const {
-    const bool is_list = place_ == Place::kShape || place_ == Place::kOffsets;
-    const char* const allowed = is_list ? "only non-negative integers are allowed"
-                                : place_ == Place::kMetadata ? "it must be a string"
-                                : place_ != Place::kTensor   ? "it must be an object"
-                                : field_ == Field::kDtype    ? "it must be a string"
-                                                             : "it must be an array of numbers";
-    throw Error(c10::str(where(), is_list ? " contains " : " is ", value, "; ", allowed,
+    const bool is_text = place_ == Place::kMetadata || place_ == Place::kDtype;
+    const char* const allowed = is_in_list_             ? "only non-negative integers are allowed"
+                                : is_text               ? "it must be a string"
+                                : place_ <= Place::kTop ? "it must be an object"
+                                                        : "it must be an array of numbers";
+    throw Error(c10::str(where(), is_in_list_ ? " contains " : " is ", value, "; ", allowed,
                          ". Use another copy."));
   }
 
   SafeTensorsHeader& header_;
   Place place_ = Place::kStart;
-  Field field_ = Field::kDtype;
-  std::string key_;
+  std::string key_;              // of the header or of the metadata
   std::set<std::string> names_;  // Not hashed: an attacker could make all hashes collide.
-  std::set<Field> fields_;
-  int num_offsets_ = 0;
+  std::bitset<kFields.size()> has_field_;
+  std::vector<uint64_t> list_;  // the numbers of a shape or of offsets
+  bool is_in_list_ = false;
 };
 
 void check_coverage(const std::vector<SafeTensorsEntry>& entries, uint64_t num_data_bytes) {
@@ -268,8 +260,7 @@ std::string json_of(std::string_view text) {
 }  // namespace
 
 std::size_t safetensors_rank(ScalarType dtype) {
-  const auto* const found = std::find_if(kDtypes.begin(), kDtypes.end(),
-                                         [dtype](const Dtype& d) { return d.type == dtype; });
+  const auto* const found = std::ranges::find(kDtypes, dtype, &Dtype::type);
   LINKBOY_CHECK(found != kDtypes.end(), "its dtype is ", dtype, "; the format supports ",
                 dtype_names(), ". Convert the tensor or use write_checkpoint.");
   return static_cast<std::size_t>(found - kDtypes.begin());

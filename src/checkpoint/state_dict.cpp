@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "checkpoint/collision_safe_dict.hpp"
+#include "checkpoint/ivalue_tree.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/util/printable.hpp"
 

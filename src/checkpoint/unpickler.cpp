@@ -2,15 +2,15 @@
 
 #include "unpickler.hpp"
 
+#include <bit>
 #include <deque>
 #include <functional>
 #include <map>
 #include <utility>
 #include <vector>
 
+#include "checkpoint/file_bytes.hpp"
 #include "linkboy/error.hpp"
-#include "linkboy/util/printable.hpp"
-#include "pickle_calls.hpp"
 #include "pickle_format.hpp"
 #include "pickle_node.hpp"
 
@@ -21,15 +21,31 @@ using Node = PickleNode;
 
 class Unpickler {
  public:
-  Unpickler(PickleBytes& bytes, const StorageLoader& load_storage)
+  Unpickler(ByteReader& bytes, const StorageLoader& load_storage)
       : bytes_(bytes), begin_(bytes.position()), load_storage_(load_storage) {}
 
   c10::IValue run() {
-    for (Op op = bytes_.take_op(); op != Op::kStop; op = bytes_.take_op()) execute(op);
+    for (Op op = take_op(); op != Op::kStop; op = take_op()) execute(op);
     return to_ivalue(*pop(), max_values());
   }
 
  private:
+  Op take_op() { return static_cast<Op>(bytes_.take(1).front()); }
+
+  /// Reads a signed number of `size` bytes.
+  int64_t take_signed(std::size_t size) {
+    LINKBOY_CHECK(
+        size <= 8, "it contains an integer of ", size,
+        " bytes; integers must fit into 64 bits. In Python, save float(x) or str(x) in place of "
+        "the integer x.");
+    if (size == 0) return 0;
+    const auto shift = 64 - 8 * size;
+    return static_cast<int64_t>(bytes_.take_unsigned(size) << shift) >> shift;
+  }
+
+  /// Reads a double, which is the only big-endian number in the format.
+  double take_double() { return std::bit_cast<double>(__builtin_bswap64(bytes_.take_unsigned(8))); }
+
   Node* push(Node::Kind kind) {
     Node& node = nodes_.emplace_back();
     node.kind = kind;
@@ -40,10 +56,13 @@ class Unpickler {
   void push_plain(c10::IValue value) { push(Node::Kind::kPlain)->plain = std::move(value); }
   void push_string(std::size_t size) { push_plain(c10::IValue(std::string(bytes_.take(size)))); }
 
+  void check(bool is_valid, const char* damage) const {
+    LINKBOY_CHECK(is_valid, "its pickle is damaged at byte ", bytes_.position(), ": ", damage,
+                  ". Use another copy.");
+  }
+
   Node* top() const {
-    const std::size_t floor = marks_.empty() ? 0 : marks_.back();
-    LINKBOY_CHECK(stack_.size() > floor, "its pickle is damaged at byte ", bytes_.position(),
-                  ": a value is missing. Use another copy.");
+    check(stack_.size() > (marks_.empty() ? 0 : marks_.back()), "a value is missing");
     return stack_.back();
   }
 
@@ -54,8 +73,7 @@ class Unpickler {
   }
 
   std::vector<Node*> pop_to_mark() {
-    LINKBOY_CHECK(!marks_.empty(), "its pickle is damaged at byte ", bytes_.position(),
-                  ": a mark is missing. Use another copy.");
+    check(!marks_.empty(), "a mark is missing");
     const auto first = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
     std::vector<Node*> items(first, stack_.end());
     stack_.erase(first, stack_.end());
@@ -87,9 +105,8 @@ class Unpickler {
 
   void extend(Node::Kind kind, const std::vector<Node*>& items) {
     Node* target = top();
-    LINKBOY_CHECK(target->kind == kind && (kind == Node::Kind::kList || items.size() % 2 == 0),
-                  "its pickle is damaged at byte ", bytes_.position(),
-                  ": items do not fit their container. Use another copy.");
+    check(target->kind == kind && (kind == Node::Kind::kList || items.size() % 2 == 0),
+          "items do not fit their container");
     target->items.insert(target->items.end(), items.begin(), items.end());
   }
 
@@ -105,28 +122,12 @@ class Unpickler {
   void push_bytes(std::size_t size) { push_plain(tensor_of_bytes(bytes_.take(size))); }
 
   void push_global(const std::string& name) {
-    const GlobalEntry* entry = find_global(name);
-    if (entry == nullptr) refuse(name);
+    const bool is_after_text = !stack_.empty() && stack_.back()->is_text();
+    const auto* previous = is_after_text ? &stack_.back()->plain.toStringRef() : nullptr;
+    const GlobalEntry& entry = find_global(name, previous);
     Node* node = push(Node::Kind::kGlobal);
-    node->global = *entry;
-    if (entry->what == Global::kDtype) node->plain = name;  // its value outside of tensors
-  }
-
-  /// @throws Error that describes an object that is not data.
-  [[noreturn]] void refuse(const std::string& name) const {
-    if (const RefusedKind* kind = find_refused_kind(name)) {
-      const bool is_after_name = !stack_.empty() && is_text(*stack_.back());
-      const std::string place =
-          is_after_name
-              ? " (after the string " + quote_name(stack_.back()->plain.toStringRef()) + ")"
-              : "";
-      throw Error(c10::str("it contains ", kind->what, place, ", which cannot be read. In Python, ",
-                           "save ", kind->instead, " in place of the value x."));
-    }
-    throw Error(
-        c10::str("it refers to the Python object ", quote_name(name),
-                 "; only data can be read: tensors, numbers, strings, None, and lists, "
-                 "tuples and dicts of these. Save x.state_dict() rather than the object x."));
+    node->global = entry;
+    if (entry.what == Global::kDtype) node->plain = name;  // its value outside of tensors
   }
 
   void execute(Op op);
@@ -136,7 +137,7 @@ class Unpickler {
   void push_dict_of_pairs(const std::vector<Node*>& arguments);
   void push_copy(Node::Kind kind, const Node* from);
 
-  PickleBytes& bytes_;
+  ByteReader& bytes_;
   uint64_t begin_;
   const StorageLoader& load_storage_;
   std::deque<Node> nodes_;
@@ -158,81 +159,61 @@ void Unpickler::execute(Op op) {
       bytes_.take(8);
       return;
     case Op::kMark:
-      marks_.push_back(stack_.size());
-      return;
+      return marks_.push_back(stack_.size());
 
     case Op::kNone:
       push_plain({});
       return;
     case Op::kNewTrue:
-      push_plain(true);
-      return;
+      return push_plain(true);
     case Op::kNewFalse:
-      push_plain(false);
-      return;
+      return push_plain(false);
     case Op::kBinInt1:
-      push_plain(static_cast<int64_t>(bytes_.take_unsigned(1)));
-      return;
+      return push_plain(static_cast<int64_t>(bytes_.take_unsigned(1)));
     case Op::kBinInt2:
-      push_plain(static_cast<int64_t>(bytes_.take_unsigned(2)));
-      return;
+      return push_plain(static_cast<int64_t>(bytes_.take_unsigned(2)));
     case Op::kBinInt:
-      push_plain(bytes_.take_signed(4));
-      return;
+      return push_plain(take_signed(4));
     case Op::kLong1:
-      push_plain(bytes_.take_signed(bytes_.take_unsigned(1)));
-      return;
+      return push_plain(take_signed(bytes_.take_unsigned(1)));
     case Op::kBinFloat:
-      push_plain(bytes_.take_double());
-      return;
+      return push_plain(take_double());
     case Op::kShortBinUnicode:
     case Op::kShortBinString:  // a str of Python 2
-      push_string(bytes_.take_unsigned(1));
-      return;
+      return push_string(bytes_.take_unsigned(1));
     case Op::kBinUnicode:
     case Op::kBinString:
-      push_string(bytes_.take_unsigned(4));
-      return;
+      return push_string(bytes_.take_unsigned(4));
     case Op::kBinUnicode8:
-      push_string(bytes_.take_unsigned(8));
-      return;
+      return push_string(bytes_.take_unsigned(8));
     case Op::kShortBinBytes:
-      push_bytes(bytes_.take_unsigned(1));
-      return;
+      return push_bytes(bytes_.take_unsigned(1));
     case Op::kBinBytes:
-      push_bytes(bytes_.take_unsigned(4));
-      return;
+      return push_bytes(bytes_.take_unsigned(4));
     case Op::kBinBytes8:
     case Op::kByteArray8:
-      push_bytes(bytes_.take_unsigned(8));
-      return;
+      return push_bytes(bytes_.take_unsigned(8));
 
     case Op::kEmptyTuple:
       push(Kind::kTuple);
       return;
     case Op::kTuple:
-      push_tuple(pop_to_mark());
-      return;
+      return push_tuple(pop_to_mark());
     case Op::kTuple1:
-      push_tuple(pop_items(1));
-      return;
+      return push_tuple(pop_items(1));
     case Op::kTuple2:
-      push_tuple(pop_items(2));
-      return;
+      return push_tuple(pop_items(2));
     case Op::kTuple3:
-      push_tuple(pop_items(3));
-      return;
+      return push_tuple(pop_items(3));
     case Op::kEmptyList:
     case Op::kEmptySet:
       push(Kind::kList);
       return;
     case Op::kAppend:
-      extend(Kind::kList, pop_items(1));
-      return;
+      return extend(Kind::kList, pop_items(1));
     case Op::kAppends:
     case Op::kAddItems:
-      extend(Kind::kList, pop_to_mark());
-      return;
+      return extend(Kind::kList, pop_to_mark());
     case Op::kFrozenSet:
       push(Kind::kList)->items = pop_to_mark();
       return;
@@ -240,52 +221,39 @@ void Unpickler::execute(Op op) {
       push(Kind::kDict);
       return;
     case Op::kSetItem:
-      extend(Kind::kDict, pop_items(2));
-      return;
+      return extend(Kind::kDict, pop_items(2));
     case Op::kSetItems:
-      extend(Kind::kDict, pop_to_mark());
-      return;
+      return extend(Kind::kDict, pop_to_mark());
 
     case Op::kMemoize:
-      memoize(memo_.size());
-      return;
+      return memoize(memo_.size());
     case Op::kBinPut:
-      memoize(bytes_.take_unsigned(1));
-      return;
+      return memoize(bytes_.take_unsigned(1));
     case Op::kLongBinPut:
-      memoize(bytes_.take_unsigned(4));
-      return;
+      return memoize(bytes_.take_unsigned(4));
     case Op::kBinGet:
-      push_memoized(bytes_.take_unsigned(1));
-      return;
+      return push_memoized(bytes_.take_unsigned(1));
     case Op::kLongBinGet:
-      push_memoized(bytes_.take_unsigned(4));
-      return;
+      return push_memoized(bytes_.take_unsigned(4));
 
     case Op::kGlobal: {
       const std::string module = bytes_.take_line();
-      push_global(module + "." + bytes_.take_line());
-      return;
+      return push_global(module + "." + bytes_.take_line());
     }
     case Op::kStackGlobal: {
       const auto names = pop_items(2);
-      LINKBOY_CHECK(is_text(*names[0]) && is_text(*names[1]),
-                    "its pickle is damaged: a name is not a string. Use another copy.");
-      push_global(names[0]->plain.toStringRef() + "." + names[1]->plain.toStringRef());
-      return;
+      check(names[0]->is_text() && names[1]->is_text(), "a name is not a string");
+      return push_global(names[0]->plain.toStringRef() + "." + names[1]->plain.toStringRef());
     }
     case Op::kBinPersId:
-      load_persistent(*pop());
-      return;
+      return load_persistent(*pop());
     case Op::kReduce:
     case Op::kNewObj: {
       const auto call = pop_items(2);
-      reduce(*call[0], *call[1]);
-      return;
+      return reduce(*call[0], *call[1]);
     }
     case Op::kBuild:
-      build(*pop());
-      return;
+      return build(*pop());
     default:
       LINKBOY_CHECK(false, "its pickle has the unknown instruction ", static_cast<int>(op),
                     " at byte ", bytes_.position() - 1,
@@ -312,10 +280,10 @@ void Unpickler::push_dict_of_pairs(const std::vector<Node*>& arguments) {
   check(arguments.size() <= 1);
   Node* dict = push(Node::Kind::kDict);
   if (arguments.empty()) return;
-  check(is_sequence(*arguments[0]));
+  check(arguments[0]->is_sequence());
   count_copies(2 * arguments[0]->items.size());
   for (const Node* pair : arguments[0]->items) {
-    check(is_sequence(*pair) && pair->items.size() == 2);
+    check(pair->is_sequence() && pair->items.size() == 2);
     dict->items.insert(dict->items.end(), pair->items.begin(), pair->items.end());
   }
 }
@@ -324,7 +292,7 @@ void Unpickler::push_dict_of_pairs(const std::vector<Node*>& arguments) {
 void Unpickler::push_copy(Node::Kind kind, const Node* from) {
   Node* copy = push(kind);
   if (from == nullptr) return;
-  LINKBOY_CHECK(kind == Node::Kind::kDict ? from->kind == kind : is_sequence(*from),
+  LINKBOY_CHECK(kind == Node::Kind::kDict ? from->kind == kind : from->is_sequence(),
                 "it contains a set or a dict of an unknown form. Save plain dicts and lists.");
   count_copies(from->items.size());
   copy->items = from->items;
@@ -347,22 +315,19 @@ void Unpickler::build(const Node& state) {
 }
 
 void Unpickler::reduce(const Node& function, const Node& arguments) {
-  LINKBOY_CHECK(
-      function.kind == Node::Kind::kGlobal && arguments.kind == Node::Kind::kTuple,
-      "its pickle is damaged: it calls something that is not a function. Use another copy.");
+  check(function.kind == Node::Kind::kGlobal && arguments.kind == Node::Kind::kTuple,
+        "it calls something that is not a function");
   const auto& items = arguments.items;
   switch (function.global.what) {
     case Global::kOrderedDict:
-      push_dict_of_pairs(items);
-      return;
+      return push_dict_of_pairs(items);
     case Global::kDict: {
       const bool has_items = items.size() == 1 && items[0]->kind == Node::Kind::kDict;
       push_copy(Node::Kind::kDict, has_items ? items[0] : nullptr);  // otherwise a factory
       return;
     }
     case Global::kList:
-      push_copy(Node::Kind::kList, items.empty() ? nullptr : items[0]);
-      return;
+      return push_copy(Node::Kind::kList, items.empty() ? nullptr : items[0]);
     case Global::kSize:
       LINKBOY_CHECK(items.size() == 1 && items[0]->kind == Node::Kind::kTuple,
                     "its description of a size is damaged. Use another copy.");
@@ -370,7 +335,7 @@ void Unpickler::reduce(const Node& function, const Node& arguments) {
       return;
     case Global::kBytes:
     case Global::kDevice:
-      if (!items.empty() && is_text(*items[0])) {
+      if (!items.empty() && items[0]->is_text()) {
         count_copies(items[0]->plain.toStringRef().size());
       }
       [[fallthrough]];
@@ -382,11 +347,11 @@ void Unpickler::reduce(const Node& function, const Node& arguments) {
 }  // namespace
 
 c10::IValue unpickle(std::string_view pickle, const StorageLoader& load_storage) {
-  PickleBytes bytes(pickle);
+  ByteReader bytes(pickle, "its pickle");
   return unpickle(bytes, load_storage);
 }
 
-c10::IValue unpickle(PickleBytes& bytes, const StorageLoader& load_storage) {
+c10::IValue unpickle(ByteReader& bytes, const StorageLoader& load_storage) {
   return Unpickler(bytes, load_storage).run();
 }
 

@@ -12,7 +12,7 @@
 
 namespace linkboy {
 
-class PickleBytes;
+class ByteReader;
 
 /// A storage to which a pickle refers. Its numbers are not checked.
 struct StorageId {
@@ -49,6 +49,6 @@ using StorageLoader = std::function<c10::Storage(const StorageId& id)>;
 c10::IValue unpickle(std::string_view pickle, const StorageLoader& load_storage);
 
 /// Reads the next pickle of `bytes`.
-c10::IValue unpickle(PickleBytes& bytes, const StorageLoader& load_storage);
+c10::IValue unpickle(ByteReader& bytes, const StorageLoader& load_storage);
 
 }  // namespace linkboy

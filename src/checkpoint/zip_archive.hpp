@@ -74,20 +74,14 @@ class ZipReader {
   struct Entry {
     uint32_t crc = 0;
     uint64_t size = 0;
-    uint64_t header_offset = 0;
+    uint64_t offset = 0;  // of its header
     bool is_stored = true;
   };
 
-  /// The position of a record's bytes.
-  struct Place {
-    uint64_t offset;
-    uint64_t size;
-    uint32_t crc;
-  };
-
   void read_directory();
-  Place find(const std::string& name);
-  static void check_crc(const std::string& name, const Place& place, uint32_t crc);
+  /// Returns a record, with the offset of its bytes.
+  Entry find(const std::string& name);
+  static void check_crc(const std::string& name, const Entry& entry, uint32_t crc);
 
   std::shared_ptr<FileBytes> file_;
   bool verify_;

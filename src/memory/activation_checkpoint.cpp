@@ -28,7 +28,6 @@ using torch::autograd::SavedVariableHooks;
 /// The properties of a saved tensor that must be the same in the forward pass and in the
 /// recomputation.
 struct Description {
-  Description() = default;
   explicit Description(const at::Tensor& tensor)
       : sizes(tensor.is_nested() ? std::vector<int64_t>() : tensor.sizes().vec()),
         dtype(tensor.scalar_type()),
@@ -40,8 +39,8 @@ struct Description {
   }
 
   std::vector<int64_t> sizes;
-  at::ScalarType dtype = at::kFloat;
-  c10::Device device = at::kCPU;
+  at::ScalarType dtype;
+  c10::Device device;
 };
 
 constexpr const char* kDoTheSame =
@@ -100,10 +99,9 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
   }
 
   std::shared_ptr<Slot> add_slot(const at::Tensor& tensor) {
-    auto slot = std::make_shared<Slot>();
-    slot->index = slots_.size();
-    slot->description = Description(tensor);
-    if (tensor.is_leaf() && tensor.requires_grad()) slot->parameter_version = tensor._version();
+    std::optional<int64_t> version;
+    if (tensor.is_leaf() && tensor.requires_grad()) version = tensor._version();
+    auto slot = std::make_shared<Slot>(Slot{slots_.size(), Description(tensor), version, {}});
     slots_.push_back(slot);
     return slot;
   }
@@ -217,8 +215,7 @@ void CheckpointFrame::recompute(int graph_task) {
   }
   std::vector<at::Tensor> inputs;
   for (const auto& input : inputs_) inputs.push_back(input.unpack());
-  const RngGuard rng(rng_states_);
-  const AutocastGuard autocast(autocast_);
+  const RecomputationGuard guard(rng_states_, autocast_);
   const BufferGuard buffers(buffers_);
   const at::AutoGradMode grad_mode(true);
   Recomputation recomputation(slots_, graph_task);
@@ -236,11 +233,11 @@ void CheckpointFrame::recompute(int graph_task) {
 
 class CheckpointScope::Parts final : public SavedTensorPacker {
  public:
-  explicit Parts(std::shared_ptr<CheckpointFrame> frame) : frame_(std::move(frame)) {}
+  Parts(std::shared_ptr<CheckpointFrame> frame, const std::vector<at::Tensor>& guarded_buffers)
+      : frame_(std::move(frame)), buffers_(guarded_buffers) {}
   std::unique_ptr<SavedVariableHooks> hooks() override { return std::make_unique<Hooks>(frame_); }
   bool is_recomputation() const override { return false; }
   CheckpointFrame& frame() { return *frame_; }
-  void guard_buffers(const std::vector<at::Tensor>& buffers) { buffers_.emplace(buffers); }
 
  private:
   class Hooks final : public SavedVariableHooks {
@@ -255,18 +252,16 @@ class CheckpointScope::Parts final : public SavedTensorPacker {
   };
 
   std::shared_ptr<CheckpointFrame> frame_;
-  std::optional<BufferGuard> buffers_;
+  BufferGuard buffers_;
 };
 
 CheckpointScope::CheckpointScope(std::function<void(c10::ArrayRef<at::Tensor>)> recompute,
                                  c10::ArrayRef<at::Tensor> inputs,
                                  std::vector<at::Tensor> buffers) {
-  // In this case, the forward pass of a nested checkpoint is part of the enclosing recomputation.
-  const bool guards_buffers = is_recomputing();
-  const auto held = guards_buffers ? buffers : std::vector<at::Tensor>();
+  // In a recomputation, the forward pass of a nested checkpoint is part of the enclosing one.
+  const auto guarded = is_recomputing() ? buffers : std::vector<at::Tensor>();
   auto frame = std::make_shared<CheckpointFrame>(std::move(recompute), inputs, std::move(buffers));
-  parts_ = std::make_unique<Parts>(std::move(frame));
-  if (guards_buffers) parts_->guard_buffers(held);
+  parts_ = std::make_unique<Parts>(std::move(frame), guarded);
 }
 
 CheckpointScope::~CheckpointScope() = default;

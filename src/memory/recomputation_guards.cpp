@@ -30,18 +30,6 @@ void AutocastState::apply() const {
   at::autocast::set_autocast_cache_enabled(cache_enabled_);
 }
 
-AutocastGuard::AutocastGuard(const AutocastState& state) {
-  at::autocast::increment_nesting();
-  state.apply();
-}
-
-AutocastGuard::~AutocastGuard() {
-  // Outside of any autocast scope, nothing else clears the cache, and its weights would become
-  // outdated.
-  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-  before_.apply();
-}
-
 RngStates rng_states_for(c10::ArrayRef<at::Tensor> inputs) {
   RngStates states{{c10::Device(at::kCPU), {}}};
   for (const auto& input : inputs) {
@@ -51,15 +39,6 @@ RngStates rng_states_for(c10::ArrayRef<at::Tensor> inputs) {
   }
   for (auto& [device, state] : states) state = rng_state_of(device);
   return states;
-}
-
-RngGuard::RngGuard(const RngStates& states) {
-  for (const auto& [device, state] : states) before_.emplace_back(device, rng_state_of(device));
-  for (const auto& [device, state] : states) set_rng_state_of(device, state);
-}
-
-RngGuard::~RngGuard() {
-  for (const auto& [device, state] : before_) set_rng_state_of(device, state);
 }
 
 BufferGuard::BufferGuard(const std::vector<at::Tensor>& buffers) {
@@ -74,6 +53,22 @@ BufferGuard::~BufferGuard() {
   // Uses variable_data, because a new version of the buffer would make the backward pass of its
   // other uses fail.
   for (const auto& [buffer, value] : before_) buffer.variable_data().copy_(value);
+}
+
+RecomputationGuard::RecomputationGuard(const RngStates& rng, const AutocastState& autocast)
+    : rng_before_(rng) {
+  for (auto& [device, state] : rng_before_) state = rng_state_of(device);
+  for (const auto& [device, state] : rng) set_rng_state_of(device, state);
+  at::autocast::increment_nesting();
+  autocast.apply();
+}
+
+RecomputationGuard::~RecomputationGuard() {
+  // Outside of any autocast scope, nothing else clears the cache, and its weights would become
+  // outdated.
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  autocast_before_.apply();
+  for (const auto& [device, state] : rng_before_) set_rng_state_of(device, state);
 }
 
 }  // namespace linkboy

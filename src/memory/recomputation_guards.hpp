@@ -29,32 +29,10 @@ class AutocastState {
   bool cache_enabled_;
 };
 
-class AutocastGuard {
- public:
-  explicit AutocastGuard(const AutocastState& state);
-  ~AutocastGuard();
-  AutocastGuard(const AutocastGuard&) = delete;
-  AutocastGuard& operator=(const AutocastGuard&) = delete;
-
- private:
-  AutocastState before_;
-};
-
 using RngStates = std::vector<std::pair<c10::Device, at::Tensor>>;
 
 /// Returns the generator states of the CPU and of the inputs' devices.
 RngStates rng_states_for(c10::ArrayRef<at::Tensor> inputs);
-
-class RngGuard {
- public:
-  explicit RngGuard(const RngStates& states);
-  ~RngGuard();
-  RngGuard(const RngGuard&) = delete;
-  RngGuard& operator=(const RngGuard&) = delete;
-
- private:
-  RngStates before_;
-};
 
 /// Saves the contents of the buffers and restores them in its destructor, because the recomputation
 /// may change them.
@@ -67,6 +45,20 @@ class BufferGuard {
 
  private:
   std::vector<std::pair<at::Tensor, at::Tensor>> before_;
+};
+
+/// While an object of this class exists, the generators and autocast have the state of the forward
+/// pass.
+class RecomputationGuard {
+ public:
+  RecomputationGuard(const RngStates& rng, const AutocastState& autocast);
+  ~RecomputationGuard();
+  RecomputationGuard(const RecomputationGuard&) = delete;
+  RecomputationGuard& operator=(const RecomputationGuard&) = delete;
+
+ private:
+  RngStates rng_before_;
+  AutocastState autocast_before_;
 };
 
 }  // namespace linkboy

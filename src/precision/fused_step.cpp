@@ -2,20 +2,26 @@
 
 #include "precision/fused_step.hpp"
 
+#include <c10/util/ScopeExit.h>
 #include <torch/optim/lbfgs.h>
 
 #include <algorithm>
 #include <array>
+#include <concepts>
+#include <optional>
 #include <typeinfo>
 
 #include "checkpoint/optimizer_tensors.hpp"
+#include "checkpoint/python_optimizer_formats.hpp"
 
 namespace linkboy {
 namespace {
 
+namespace formats = python_optimizer_formats;
 using at::Tensor;
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamGroup;
+using torch::optim::OptimizerParamState;
 using Tensors = std::vector<Tensor>;
 
 /// Whether a kernel accepts the parameter. Kernels of other backends may be missing or round
@@ -99,19 +105,25 @@ bool for_each_fusable(const OptimizerParamGroup& group, Work work) {
   return are_all_fusable;
 }
 
-/// Returns the parameter's state, which is created at its first update. If the model was moved or
-/// converted to another memory format after that, converts the state, too.
-template <class State>
-State& state_of(Optimizer& optimizer, const Tensor& parameter) {
-  auto& slot = optimizer.state()[parameter.unsafeGetTensorImpl()];
-  if (!slot) slot = std::make_unique<State>();
-  auto& state = static_cast<State&>(*slot);
-  for (Tensor* part : tensors_of(state)) follow_parameter(parameter, *part);
-  return state;
+/// Converts the parts of a state whose parameter was moved or converted to another memory format.
+struct FollowParameter {
+  void step(int64_t) const {}
+  void operator()(const char*, Tensor& part) const { follow_parameter(parameter, part); }
+  void optional(const char*, Tensor& part, bool) const { follow_parameter(parameter, part); }
+
+  const Tensor& parameter;
+};
+
+template <class Layout>
+void follow(const OptimizerParamGroup& group, const Tensor& parameter, OptimizerParamState& state) {
+  Layout::visit_state(static_cast<typename Layout::ParamState&>(state),
+                      static_cast<const typename Layout::Options&>(group.options()),
+                      FollowParameter{parameter});
 }
 
-Tensor zeros_of(const Tensor& parameter) {
-  return at::zeros_like(parameter, at::MemoryFormat::Preserve);
+/// Starts a part of a parameter's state as zeros.
+void start(Tensor& part, const Tensor& parameter) {
+  if (!part.defined()) part = at::zeros_like(parameter, at::MemoryFormat::Preserve);
 }
 
 /// The arguments in the form that the kernels accept.
@@ -119,197 +131,172 @@ struct Scaling {
   std::optional<Tensor> grad_scale, found_inf;
 };
 
-// Each function updates one group and returns whether the kernels handled every gradient.
+// For each class of optimizers, `prepare` makes the state of a parameter, which `state_of` returns,
+// ready for the update and adds both to a bucket, and `update` updates a bucket.
 
-/// Adam and AdamW differ only in the kernel.
-template <class Options, class State, class Kernel>
-bool step_adam_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
-                     Kernel kernel) {
-  const auto& options = static_cast<const Options&>(group.options());
-  Buckets buckets(group.params().size());
-  const bool took_all = for_each_fusable(group, [&](const Tensor& parameter) {
-    State& state = state_of<State>(optimizer, parameter);
-    if (!state.exp_avg().defined()) {
-      state.exp_avg(zeros_of(parameter));
-      state.exp_avg_sq(zeros_of(parameter));
-    }
-    if (options.amsgrad() && !state.max_exp_avg_sq().defined()) {
-      state.max_exp_avg_sq(zeros_of(parameter));
-    }
-    state.step(state.step() + 1);
-    buckets.add(parameter, state.step(),
-                {state.exp_avg(), state.exp_avg_sq(),
-                 options.amsgrad() ? state.max_exp_avg_sq() : Tensor()});
-  });
-  for (Bucket& bucket : buckets) {
-    kernel(bucket.parameters, bucket.gradients, bucket.state[0], bucket.state[1], bucket.state[2],
-           bucket.steps(), options.lr(), std::get<0>(options.betas()), std::get<1>(options.betas()),
-           options.weight_decay(), options.eps(), options.amsgrad(),
-           /*maximize=*/false, scaling.grad_scale, scaling.found_inf);
+/// Adam and AdamW.
+template <class Options>
+void prepare(const Options& options, const Tensor& parameter, auto state_of, Buckets& buckets) {
+  auto& state = state_of();
+  start(state.exp_avg(), parameter);
+  start(state.exp_avg_sq(), parameter);
+  if (options.amsgrad()) start(state.max_exp_avg_sq(), parameter);
+  state.step(state.step() + 1);
+  buckets.add(
+      parameter, state.step(),
+      {state.exp_avg(), state.exp_avg_sq(), options.amsgrad() ? state.max_exp_avg_sq() : Tensor()});
+}
+
+template <class Options>
+void update(const Options& options, Bucket& bucket, const Scaling& scaling) {
+  constexpr bool kIsDecoupled = std::same_as<Options, torch::optim::AdamWOptions>;
+  const auto kernel = kIsDecoupled ? at::_ops::_fused_adamw_::call : at::_ops::_fused_adam_::call;
+  kernel(bucket.parameters, bucket.gradients, bucket.state[0], bucket.state[1], bucket.state[2],
+         bucket.steps(), options.lr(), std::get<0>(options.betas()), std::get<1>(options.betas()),
+         options.weight_decay(), options.eps(), options.amsgrad(),
+         /*maximize=*/false, scaling.grad_scale, scaling.found_inf);
+}
+
+void prepare(const torch::optim::SGDOptions& options, const Tensor& parameter, auto state_of,
+             Buckets& buckets) {
+  if (options.momentum() == 0.0) return buckets.add(parameter, 2, {});
+  Tensor& momentum = state_of().momentum_buffer();
+  const bool is_first = !momentum.defined();
+  if (is_first) momentum = at::empty_like(parameter.grad(), at::MemoryFormat::Preserve);
+  buckets.add(parameter, is_first ? 1 : 2, {momentum});
+}
+
+void update(const torch::optim::SGDOptions& options, Bucket& bucket, const Scaling& scaling) {
+  at::_fused_sgd_(bucket.parameters, bucket.gradients, bucket.state[0], options.weight_decay(),
+                  options.momentum(), options.lr(), options.dampening(), options.nesterov(),
+                  /*maximize=*/false, /*is_first_step=*/bucket.num_updates == 1, scaling.grad_scale,
+                  scaling.found_inf);
+}
+
+void prepare(const torch::optim::AdagradOptions& options, const Tensor& parameter, auto state_of,
+             Buckets& buckets) {
+  auto& state = state_of();
+  if (!state.sum().defined()) {  // for a group that was added later
+    state.sum(
+        at::full_like(parameter, options.initial_accumulator_value(), at::MemoryFormat::Preserve));
   }
-  return took_all;
+  state.step(state.step() + 1);
+  buckets.add(parameter, state.step(), {state.sum()});
 }
 
-bool step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
-                torch::optim::Adam*) {
-  return step_adam_group<torch::optim::AdamOptions, torch::optim::AdamParamState>(
-      optimizer, group, scaling, [](auto&&... arguments) {
-        at::_fused_adam_(std::forward<decltype(arguments)>(arguments)...);
-      });
+void update(const torch::optim::AdagradOptions& options, Bucket& bucket, const Scaling& scaling) {
+  at::_fused_adagrad_(bucket.parameters, bucket.gradients, bucket.state[0], bucket.steps(),
+                      options.lr(), options.lr_decay(), options.weight_decay(), options.eps(),
+                      /*maximize=*/false, scaling.grad_scale, scaling.found_inf);
 }
 
-bool step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
-                torch::optim::AdamW*) {
-  return step_adam_group<torch::optim::AdamWOptions, torch::optim::AdamWParamState>(
-      optimizer, group, scaling, [](auto&&... arguments) {
-        at::_fused_adamw_(std::forward<decltype(arguments)>(arguments)...);
-      });
-}
-
-bool step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
-                torch::optim::SGD*) {
-  const auto& options = static_cast<const torch::optim::SGDOptions&>(group.options());
-  Buckets buckets(group.params().size());
-  const bool took_all = for_each_fusable(group, [&](const Tensor& parameter) {
-    if (options.momentum() == 0.0) {
-      buckets.add(parameter, 2, {});
-      return;
-    }
-    auto& state = state_of<torch::optim::SGDParamState>(optimizer, parameter);
-    const bool is_first = !state.momentum_buffer().defined();
-    if (is_first) {
-      state.momentum_buffer(at::empty_like(parameter.grad(), at::MemoryFormat::Preserve));
-    }
-    buckets.add(parameter, is_first ? 1 : 2, {state.momentum_buffer()});
-  });
-  for (Bucket& bucket : buckets) {
-    at::_fused_sgd_(bucket.parameters, bucket.gradients, bucket.state[0], options.weight_decay(),
-                    options.momentum(), options.lr(), options.dampening(), options.nesterov(),
-                    /*maximize=*/false, /*is_first_step=*/bucket.num_updates == 1,
-                    scaling.grad_scale, scaling.found_inf);
-  }
-  return took_all;
-}
-
-bool step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling& scaling,
-                torch::optim::Adagrad*) {
-  const auto& options = static_cast<const torch::optim::AdagradOptions&>(group.options());
-  Buckets buckets(group.params().size());
-  const bool took_all = for_each_fusable(group, [&](const Tensor& parameter) {
-    auto& state = state_of<torch::optim::AdagradParamState>(optimizer, parameter);
-    if (!state.sum().defined()) {  // for a group that was added later
-      state.sum(at::full_like(parameter, options.initial_accumulator_value(),
-                              at::MemoryFormat::Preserve));
-    }
-    state.step(state.step() + 1);
-    buckets.add(parameter, state.step(), {state.sum()});
-  });
-  for (Bucket& bucket : buckets) {
-    at::_fused_adagrad_(bucket.parameters, bucket.gradients, bucket.state[0], bucket.steps(),
-                        options.lr(), options.lr_decay(), options.weight_decay(), options.eps(),
-                        /*maximize=*/false, scaling.grad_scale, scaling.found_inf);
-  }
-  return took_all;
+void prepare(const torch::optim::RMSpropOptions& options, const Tensor& parameter, auto state_of,
+             Buckets& buckets) {
+  auto& state = state_of();
+  const bool has_momentum = options.momentum() > 0.0;
+  start(state.square_avg(), parameter);
+  if (has_momentum) start(state.momentum_buffer(), parameter);
+  if (options.centered()) start(state.grad_avg(), parameter);
+  state.step(state.step() + 1);
+  buckets.add(parameter, 0,
+              {state.square_avg(), has_momentum ? state.momentum_buffer() : Tensor(),
+               options.centered() ? state.grad_avg() : Tensor()});
 }
 
 /// Uses multi-tensor operations, because LibTorch does not have a fused kernel for RMSprop.
-bool step_group(Optimizer& optimizer, OptimizerParamGroup& group, const Scaling&,
-                torch::optim::RMSprop*) {
-  const auto& options = static_cast<const torch::optim::RMSpropOptions&>(group.options());
-  const bool has_momentum = options.momentum() > 0.0;
+void update(const torch::optim::RMSpropOptions& options, Bucket& bucket, const Scaling&) {
+  const auto& [square_avgs, momentum_buffers, grad_avgs] = bucket.state;
+  Tensors gradients = bucket.gradients;
+  if (options.weight_decay() != 0.0) {
+    gradients = at::_foreach_add(gradients, bucket.parameters, options.weight_decay());
+  }
+  at::_foreach_mul_(square_avgs, options.alpha());
+  at::_foreach_addcmul_(square_avgs, gradients, gradients, 1.0 - options.alpha());
+  Tensors averages;
+  if (options.centered()) {
+    at::_foreach_lerp_(grad_avgs, gradients, 1.0 - options.alpha());
+    averages = at::_foreach_addcmul(square_avgs, grad_avgs, grad_avgs, -1.0);
+    at::_foreach_sqrt_(averages);
+  } else {
+    averages = at::_foreach_sqrt(square_avgs);
+  }
+  at::_foreach_add_(averages, options.eps());
+  if (options.momentum() > 0.0) {
+    at::_foreach_mul_(momentum_buffers, options.momentum());
+    at::_foreach_addcdiv_(momentum_buffers, gradients, averages);
+    at::_foreach_add_(bucket.parameters, momentum_buffers, -options.lr());
+  } else {
+    at::_foreach_addcdiv_(bucket.parameters, gradients, averages, -options.lr());
+  }
+}
+
+/// Updates one group. Returns whether the kernels handled every gradient.
+template <class Layout>
+bool step_group(Optimizer& optimizer, const OptimizerParamGroup& group, const Scaling& scaling) {
+  using State = typename Layout::ParamState;
+  const auto& options = static_cast<const typename Layout::Options&>(group.options());
   Buckets buckets(group.params().size());
   const bool took_all = for_each_fusable(group, [&](const Tensor& parameter) {
-    auto& state = state_of<torch::optim::RMSpropParamState>(optimizer, parameter);
-    if (!state.square_avg().defined()) state.square_avg(zeros_of(parameter));
-    if (has_momentum && !state.momentum_buffer().defined()) {
-      state.momentum_buffer(zeros_of(parameter));
-    }
-    if (options.centered() && !state.grad_avg().defined()) state.grad_avg(zeros_of(parameter));
-    state.step(state.step() + 1);
-    buckets.add(parameter, 0,
-                {state.square_avg(), has_momentum ? state.momentum_buffer() : Tensor(),
-                 options.centered() ? state.grad_avg() : Tensor()});
+    const auto state_of = [&]() -> State& {
+      auto& slot = optimizer.state()[parameter.unsafeGetTensorImpl()];
+      if (!slot) slot = std::make_unique<State>();
+      follow<Layout>(group, parameter, *slot);
+      return static_cast<State&>(*slot);
+    };
+    prepare(options, parameter, state_of, buckets);
   });
-  for (Bucket& bucket : buckets) {
-    const auto& [square_avgs, momentum_buffers, grad_avgs] = bucket.state;
-    Tensors gradients = bucket.gradients;
-    if (options.weight_decay() != 0.0) {
-      gradients = at::_foreach_add(gradients, bucket.parameters, options.weight_decay());
-    }
-    at::_foreach_mul_(square_avgs, options.alpha());
-    at::_foreach_addcmul_(square_avgs, gradients, gradients, 1.0 - options.alpha());
-    Tensors averages;
-    if (options.centered()) {
-      at::_foreach_lerp_(grad_avgs, gradients, 1.0 - options.alpha());
-      averages = at::_foreach_addcmul(square_avgs, grad_avgs, grad_avgs, -1.0);
-      at::_foreach_sqrt_(averages);
-    } else {
-      averages = at::_foreach_sqrt(square_avgs);
-    }
-    at::_foreach_add_(averages, options.eps());
-    if (has_momentum) {
-      at::_foreach_mul_(momentum_buffers, options.momentum());
-      at::_foreach_addcdiv_(momentum_buffers, gradients, averages);
-      at::_foreach_add_(bucket.parameters, momentum_buffers, -options.lr());
-    } else {
-      at::_foreach_addcdiv_(bucket.parameters, gradients, averages, -options.lr());
-    }
-  }
+  for (Bucket& bucket : buckets) update(options, bucket, scaling);
   return took_all;
 }
 
 // The optimizer as a whole.
 
-/// Calls `work` with a null pointer of the optimizer's class. Returns false for all other classes,
-/// including subclasses, because a subclass can override `step`.
+/// Calls `work` with the layout of an optimizer that `fused_step` handles. Returns false for all
+/// other classes, including subclasses, because a subclass can override `step`.
 template <class Work>
-bool with_class_of(const Optimizer& optimizer, Work work) {
-  const auto& type = typeid(optimizer);
-  const auto try_class = [&]<class Class>(Class* none) {
-    if (type != typeid(Class)) return false;
-    work(none);
-    return true;
-  };
-  return try_class(static_cast<torch::optim::SGD*>(nullptr)) ||
-         try_class(static_cast<torch::optim::Adam*>(nullptr)) ||
-         try_class(static_cast<torch::optim::AdamW*>(nullptr)) ||
-         try_class(static_cast<torch::optim::Adagrad*>(nullptr)) ||
-         try_class(static_cast<torch::optim::RMSprop*>(nullptr));
+bool with_handled_layout(const Optimizer& optimizer, Work work) {
+  bool is_handled = false;
+  formats::with_layout(optimizer, [&]<class Layout>(Layout layout) {
+    if constexpr (!std::same_as<Layout, formats::LbfgsLayout>) {
+      is_handled = true;
+      work(layout);
+    }
+  });
+  return is_handled;
+}
+
+bool is_handled(const Optimizer& optimizer) {
+  return with_handled_layout(optimizer, [](auto) {});
+}
+
+bool has_fused_kernel(const Optimizer& optimizer) {
+  return is_handled(optimizer) && typeid(optimizer) != typeid(torch::optim::RMSprop);
+}
+
+/// Whether `holds` returns true for each parameter that has a gradient, and its group.
+template <class Predicate>
+bool all_with_gradient(const Optimizer& optimizer, Predicate holds) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const Tensor& parameter : group.params()) {
+      if (parameter.grad().defined() && !holds(parameter, group)) return false;
+    }
+  }
+  return true;
 }
 
 /// Calls the optimizer's own `step` for the gradients that the kernels do not accept. Hides all
 /// other gradients from it.
 void step_what_is_left(Optimizer& optimizer) {
   std::vector<std::pair<Tensor, Tensor>> hidden;
+  const auto restore = c10::make_scope_exit([&hidden] {
+    for (auto& [parameter, gradient] : hidden) parameter.mutable_grad() = std::move(gradient);
+  });
   for (auto& group : optimizer.param_groups()) {
     for_each_fusable(group, [&hidden](const Tensor& parameter) {
       hidden.emplace_back(parameter, std::exchange(parameter.mutable_grad(), Tensor()));
     });
   }
-  const auto restore = [&hidden] {
-    for (auto& [parameter, gradient] : hidden) parameter.mutable_grad() = std::move(gradient);
-  };
-  try {
-    optimizer.step();
-  } catch (...) {
-    restore();
-    throw;
-  }
-  restore();
-}
-
-// Each returns a null pointer of the class of a parameter's state.
-torch::optim::SGDParamState* state_class(torch::optim::SGD*) { return nullptr; }
-torch::optim::AdamParamState* state_class(torch::optim::Adam*) { return nullptr; }
-torch::optim::AdamWParamState* state_class(torch::optim::AdamW*) { return nullptr; }
-torch::optim::AdagradParamState* state_class(torch::optim::Adagrad*) { return nullptr; }
-torch::optim::RMSpropParamState* state_class(torch::optim::RMSprop*) { return nullptr; }
-
-bool has_stepped(const Optimizer& optimizer, const Tensor& parameter) {
-  const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-  if (found == optimizer.state().end()) return false;
-  const auto* sgd = dynamic_cast<const torch::optim::SGDParamState*>(found->second.get());
-  return sgd == nullptr || sgd->momentum_buffer().defined();
+  optimizer.step();
 }
 
 /// Calls `work` with the state of `parameter`, if it has one that counts updates.
@@ -317,8 +304,8 @@ template <class Work>
 void with_counting_state(const Optimizer& optimizer, void* parameter, Work work) {
   const auto found = optimizer.state().find(parameter);
   if (found == optimizer.state().end()) return;
-  with_class_of(optimizer, [&](auto* kind) {
-    using State = std::remove_pointer_t<decltype(state_class(kind))>;
+  with_handled_layout(optimizer, [&]<class Layout>(Layout) {
+    using State = typename Layout::ParamState;
     if constexpr (requires(State state) { state.step(); }) {
       work(static_cast<State&>(*found->second));
     }
@@ -348,17 +335,13 @@ void move_state_of_lbfgs(const Optimizer& optimizer) {
 void move_state_to_parameters(const Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
   if (typeid(optimizer) == typeid(torch::optim::LBFGS)) move_state_of_lbfgs(optimizer);
-  const auto move = [&]<class State>(const OptimizerParamGroup& group, State*) {
-    for (const Tensor& parameter : group.params()) {
-      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (found == optimizer.state().end()) continue;
-      for (Tensor* part : tensors_of(static_cast<State&>(*found->second))) {
-        follow_parameter(parameter, *part);
+  with_handled_layout(optimizer, [&]<class Layout>(Layout) {
+    for (const auto& group : optimizer.param_groups()) {
+      for (const Tensor& parameter : group.params()) {
+        const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+        if (found != optimizer.state().end()) follow<Layout>(group, parameter, *found->second);
       }
     }
-  };
-  with_class_of(optimizer, [&](auto* kind) {
-    for (const auto& group : optimizer.param_groups()) move(group, state_class(kind));
   });
 }
 
@@ -368,9 +351,9 @@ FusedGradients fused_step(Optimizer& optimizer, const GradientScaling& scaling) 
   if (scaling.grad_scale.defined()) for_kernels.grad_scale = scaling.grad_scale;
   if (scaling.found_inf.defined()) for_kernels.found_inf = scaling.found_inf;
   bool took_all = true;
-  const bool is_known = with_class_of(optimizer, [&](auto* kind) {
-    for (auto& group : optimizer.param_groups()) {
-      took_all = step_group(optimizer, group, for_kernels, kind) && took_all;
+  const bool is_known = with_handled_layout(optimizer, [&]<class Layout>(Layout) {
+    for (const auto& group : optimizer.param_groups()) {
+      took_all = step_group<Layout>(optimizer, group, for_kernels) && took_all;
     }
   });
   if (!is_known) return FusedGradients::none;
@@ -380,56 +363,42 @@ FusedGradients fused_step(Optimizer& optimizer, const GradientScaling& scaling) 
 }
 
 bool has_gradient_without_kernel(const Optimizer& optimizer) {
-  if (!with_class_of(optimizer, [](auto*) {})) return false;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const Tensor& parameter : group.params()) {
-      if (parameter.grad().defined() && !is_fusable(parameter)) return true;
-    }
-  }
-  return false;
+  return is_handled(optimizer) && !all_with_gradient(optimizer, [](const Tensor& parameter, auto&) {
+           return is_fusable(parameter);
+         });
 }
 
 bool is_fused_in_python(const Optimizer& optimizer, const OptimizerParamGroup& group) {
-  const auto& type = typeid(optimizer);
-  const bool is_adagrad = type == typeid(torch::optim::Adagrad);
-  const bool has_kernel =
-      with_class_of(optimizer, [](auto*) {}) && type != typeid(torch::optim::RMSprop);
+  const bool is_adagrad = typeid(optimizer) == typeid(torch::optim::Adagrad);
   const auto is_taken = [&](const Tensor& parameter) {
     // Python's Adagrad does not support fused=True on a GPU.
     const bool is_there = parameter.is_cpu() || (parameter.is_cuda() && !is_adagrad);
     return is_there && at::isFloatingType(parameter.scalar_type()) &&
            parameter.layout() == at::kStrided;
   };
-  return has_kernel && std::all_of(group.params().begin(), group.params().end(), is_taken);
+  return has_fused_kernel(optimizer) &&
+         std::all_of(group.params().begin(), group.params().end(), is_taken);
 }
 
 bool supports_grad_scale(const Optimizer& optimizer) {
-  const bool has_kernel =
-      with_class_of(optimizer, [](auto*) {}) && typeid(optimizer) != typeid(torch::optim::RMSprop);
-  if (!has_kernel) return false;
   std::optional<c10::Device> device;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const Tensor& parameter : group.params()) {
-      if (!parameter.grad().defined()) continue;
-      if (!device) device = parameter.device();
-      if (!is_fusable(parameter) || parameter.device() != *device) return false;
-    }
-  }
-  return true;
+  return has_fused_kernel(optimizer) &&
+         all_with_gradient(optimizer, [&device](const Tensor& parameter, auto&) {
+           if (!device) device = parameter.device();
+           return is_fusable(parameter) && parameter.device() == *device;
+         });
 }
 
 bool takes_found_inf(const Optimizer& optimizer) {
-  if (!supports_grad_scale(optimizer)) return false;
-  const bool is_sgd = typeid(optimizer) == typeid(torch::optim::SGD);
-  for (const auto& group : optimizer.param_groups()) {
-    const bool has_no_state =
-        is_sgd && static_cast<const torch::optim::SGDOptions&>(group.options()).momentum() == 0.0;
-    if (has_no_state) continue;
-    for (const Tensor& parameter : group.params()) {
-      if (parameter.grad().defined() && !has_stepped(optimizer, parameter)) return false;
-    }
-  }
-  return true;
+  const auto has_stepped = [&](const Tensor& parameter, const OptimizerParamGroup& group) {
+    const auto* sgd = dynamic_cast<const torch::optim::SGDOptions*>(&group.options());
+    if (sgd != nullptr && sgd->momentum() == 0.0) return true;  // it does not have a state
+    const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+    if (found == optimizer.state().end()) return false;
+    const auto* state = dynamic_cast<const torch::optim::SGDParamState*>(found->second.get());
+    return state == nullptr || state->momentum_buffer().defined();
+  };
+  return supports_grad_scale(optimizer) && all_with_gradient(optimizer, has_stepped);
 }
 
 UpdateCounts counts_of_updates(const Optimizer& optimizer) {

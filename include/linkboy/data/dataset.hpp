@@ -111,7 +111,8 @@ Batch batch_of_example(E example) {
 /// One of LibTorch's map-style datasets: `size()` may return nullopt, and `get_batch` accepts
 /// indices and returns either one stacked example or a vector of examples.
 template <class D>
-concept LibTorchDataset = requires(D dataset, std::vector<std::size_t> indices) {
+concept LibTorchDataset =
+    !std::derived_from<D, DatasetSource> && requires(D dataset, std::vector<std::size_t> indices) {
   { dataset.size() } -> std::convertible_to<std::optional<std::size_t>>;
   dataset.get_batch(c10::ArrayRef<std::size_t>(indices));
 };
@@ -207,8 +208,7 @@ class LINKBOY_API Dataset {
       : source_(std::move(source)) {}
 
   template <detail::LibTorchDataset D>
-  requires(!std::derived_from<D, DatasetSource>)
-      Dataset(D dataset)  // NOLINT(google-explicit-constructor)
+  Dataset(D dataset)  // NOLINT(google-explicit-constructor)
       : source_(std::make_shared<detail::LibTorchSource<D>>(std::move(dataset))) {}
   /// @}
 

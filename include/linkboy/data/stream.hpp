@@ -137,6 +137,10 @@ class RangeStream final : public DataStream {
   std::ranges::iterator_t<R> next_;
 };
 
+template <class R>
+concept RangeOfBatches =
+    std::ranges::forward_range<R> && std::convertible_to<std::ranges::range_reference_t<R>, Batch>;
+
 }  // namespace detail
 
 /// Returns a loader of the batches in `range`, which it reads from the beginning in each epoch. The
@@ -144,9 +148,9 @@ class RangeStream final : public DataStream {
 /// of `std::views::iota(0, 100)`. The loader stores the range by value. `batches_per_epoch`
 /// defaults to the size of a sized range, and `batch_size` to the size of the first batch.
 /// @throws The same errors as make_stream_loader; Error if the range is empty.
-template <std::ranges::forward_range R>
-requires std::convertible_to<std::ranges::range_reference_t<R>, Batch> std::shared_ptr<DataLoader>
-make_data_loader(R range, StreamOptions stream_options = {}, DataLoaderOptions options = {}) {
+template <detail::RangeOfBatches R>
+std::shared_ptr<DataLoader> make_data_loader(R range, StreamOptions stream_options = {},
+                                             DataLoaderOptions options = {}) {
   auto shared = std::make_shared<R>(std::move(range));
   LINKBOY_CHECK(std::ranges::begin(*shared) != std::ranges::end(*shared),
                 "the range of batches is empty; it must have at least one batch.");

@@ -5,7 +5,6 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
-#include <torch/nn/pimpl.h>
 
 #include <concepts>
 #include <cstddef>
@@ -18,10 +17,9 @@
 
 #include "linkboy/error.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/model.hpp"
 
 namespace linkboy {
-
-class Model;
 
 namespace detail {
 
@@ -50,7 +48,7 @@ class LINKBOY_API CheckpointScope {
 /// module.
 template <class Fn>
 auto callable(Fn&& fn) {
-  if constexpr (requires { typename std::remove_cvref_t<Fn>::ContainedType; }) {
+  if constexpr (HoldsModule<std::remove_cvref_t<Fn>>) {
     return callable(fn.ptr());
   } else if constexpr (requires { fn->buffers(); }) {
     return [module = fn](const auto&... inputs) { return module->forward(inputs...); };

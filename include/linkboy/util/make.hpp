@@ -15,6 +15,10 @@ concept OptionsOf = std::same_as<typename T::Options, std::remove_cvref_t<Argume
 template <class Argument, class T>
 concept SubjectOf = std::convertible_to<Argument, typename T::Subject>;
 
+/// Whether an argument is neither the `Options` nor the `Subject` of T.
+template <class Argument, class T>
+concept OtherArgumentOf = !OptionsOf<Argument, T> && !SubjectOf<Argument, T>;
+
 /// Whether T is made from its `Options`.
 template <class T>
 concept HasOptions = requires {
@@ -42,10 +46,8 @@ std::shared_ptr<T> make(typename T::Subject subject, typename T::Options options
 }
 
 /// Creates a shared object with any other constructor.
-template <class T, class... Arguments>
-requires(std::constructible_from<T, Arguments...> &&
-         !((OptionsOf<Arguments, T> || SubjectOf<Arguments, T>) ||
-           ...)) std::shared_ptr<T> make(Arguments&&... arguments) {
+template <class T, OtherArgumentOf<T>... Arguments>
+std::shared_ptr<T> make(Arguments&&... arguments) {
   return std::make_shared<T>(std::forward<Arguments>(arguments)...);
 }
 
@@ -61,8 +63,8 @@ struct Maker {
 };
 
 /// Makes objects of a class with options.
-template <class T>
-requires(HasOptions<T> && !HasSubject<T>) struct Maker<T> {
+template <HasOptions T>
+struct Maker<T> {
   /// Makes a T from its options.
   std::shared_ptr<T> operator()(typename T::Options options = {}) const {
     return std::make_shared<T>(std::move(options));

@@ -7,6 +7,16 @@
 
 namespace linkboy {
 
+template <class T>
+class Required;
+
+/// Whether a required T can be set to a From: any type that converts to T, but an integer not to a
+/// floating-point number.
+template <class From, class T>
+concept SetsRequired =
+    !std::same_as<std::remove_cvref_t<From>, Required<T>> && std::convertible_to<From, T> &&
+    !(std::integral<T> && std::floating_point<std::remove_cvref_t<From>>);
+
 /// A required member of an options struct. It does not have a default: code that does not set it
 /// does not compile.
 ///
@@ -22,12 +32,9 @@ class Required {
   Required() = delete;  // this option has no default; name it
 
   /// Converts from any type that converts to T, but not from a floating-point type to an integer.
-  template <class From>
-  requires(std::convertible_to<From, T> && !std::same_as<std::remove_cvref_t<From>, Required> &&
-           !(std::integral<T> && std::floating_point<std::remove_cvref_t<From>>))
-      // NOLINTNEXTLINE(google-explicit-constructor,bugprone-forwarding-reference-overload)
-      Required(From&& value)
-      : value_(std::forward<From>(value)) {}
+  template <SetsRequired<T> From>
+  // NOLINTNEXTLINE(google-explicit-constructor,bugprone-forwarding-reference-overload)
+  Required(From&& value) : value_(std::forward<From>(value)) {}
 
   /// Creates a list from its items: `.milestones = {10, 20}`.
   template <class List = T, class Item = typename List::value_type>
