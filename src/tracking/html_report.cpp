@@ -1,4 +1,4 @@
-// Writes the lines of json_lines.cpp into the page of html_page.hpp, whose script draws them.
+// Writes the lines of json_lines.hpp into the page of html_page.hpp, whose script draws them.
 
 #include "linkboy/tracking/html_report.hpp"
 

@@ -1,5 +1,6 @@
 // ModelSummary: the table and the callback's output.
 
+#include <c10/util/StringUtil.h>
 #include <gtest/gtest.h>
 #include <torch/script.h>
 #include <torch/torch.h>
@@ -10,12 +11,6 @@
 
 namespace linkboy::testing::model_summary_test {
 namespace {
-
-std::string joined(const std::vector<std::string>& lines) {
-  std::string text;
-  for (const auto& line : lines) text += line + "\n";
-  return text;
-}
 
 TrainOptions run_of_one_epoch() {
   return {.train_dataset = toy_data(8),
@@ -56,11 +51,10 @@ TEST(ModelSummaryTest, PrintsTheTableOnceAtTheStartOfARunOrOfAnEvaluation) {
   for (const bool evaluates_first : {false, true}) {
     SCOPED_TRACE(evaluates_first);
     Toy toy({std::make_shared<ModelSummary>()});
-    if (evaluates_first) {
-      toy.trainer.evaluate({.dataset = toy_data(4), .per_device_batch_size = 2});
-    }
+    const EvaluateOptions evaluation{.dataset = toy_data(4), .per_device_batch_size = 2};
+    if (evaluates_first) toy.trainer.evaluate(evaluation);
     toy.trainer.train(run_of_one_epoch());
-    EXPECT_EQ(joined(toy.trainer.lines), kToyTable);
+    EXPECT_EQ(c10::Join("\n", toy.trainer.lines) + "\n", kToyTable);
   }
 }
 
@@ -68,7 +62,7 @@ TEST(ModelSummaryTest, DepthIsLimitedOnRequest) {
   const auto summary = make<ModelSummary>({.max_depth = 0});
   Toy toy({summary});
   toy.trainer.train(run_of_one_epoch());
-  EXPECT_EQ(joined(toy.trainer.lines),
+  EXPECT_EQ(c10::Join("\n", toy.trainer.lines) + "\n",
             "Module   Type        Output  Parameters  Trained  FLOPs/sample\n"
             "(model)  Sequential  [2, 3]          43  yes                70\n"
             "43 parameters (172 B), 43 of them trained; 0 B of buffers; 70 FLOPs per sample\n");
@@ -212,10 +206,9 @@ TEST(ModelSummaryTest, PrintsTheReasonIfTheShapesAreUnknown) {
 
 TEST(ModelSummaryTest, CallsTheForwardOfTheOptions) {
   Sum net;
-  const auto summary =
-      make<ModelSummary>({.forward = [net](const Batch& batch) mutable -> c10::IValue {
-        return net->forward(batch.input(), batch.input());
-      }});
+  const auto summary = make<ModelSummary>({.forward = [net](const Batch& batch) mutable {
+    return net->forward(batch.input(), batch.input());
+  }});
   auto trainer = cpu_trainer<SumTrainer>(net, {summary});
   trainer.train(run_of_one_epoch());
   EXPECT_EQ(trainer.lines.size(), 4);

@@ -76,6 +76,8 @@ inline bool profiler_is_off() {
 
 class ProfilerTest : public ::testing::Test {
  protected:
+  void TearDown() override { EXPECT_TRUE(profiler_is_off()); }
+
   std::shared_ptr<Profiler> profiler(ProfilerSchedule schedule) {
     return make<Profiler>(
         {.directory = folder_.path(), .schedule = schedule, .record_shapes = true});
