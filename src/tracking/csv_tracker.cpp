@@ -22,7 +22,8 @@ namespace {
 std::string csv_text(std::string text) {
   // Spreadsheets would read such a name as a formula, and a name can come from an untrusted
   // training state.
-  if (!text.empty() && std::string_view("=+-@\t\r").find(text[0]) != text.npos) text.insert(0, "'");
+  if (!text.empty() && std::string_view("=+-@\t\r").find(text[0]) != text.npos)
+    text.insert(text.begin(), '\'');
   if (text.find_first_of(",\"\r\n") == text.npos) return text;
   c10::ReplaceAll(text, "\"", "\"\"");
   return '"' + text + '"';

@@ -45,6 +45,19 @@ std::optional<OldRecords> read_records(std::string_view text, const LineFormat& 
   return old;
 }
 
+/// Returns the offset of the first of the obsolete records at the end of the file, or the end.
+std::size_t end_of_kept(const OldRecords& old, const TrackedRun& run) {
+  const std::vector<OldRecord>& records = old.places;
+  std::size_t count = records.size();
+  for (; count > 0; --count) {
+    const OldRecord& last = records[count - 1];
+    if (last.starts_run || keeps(run, last)) break;
+    // Updates never decrease within a run, so the records before it belong to an earlier run.
+    if (count < records.size() && last.update > records[count].update) break;
+  }
+  return count < records.size() ? records[count].begin : old.text.size();
+}
+
 }  // namespace
 
 OldFile lock_old_file(const fs::path& path) {
@@ -64,9 +77,8 @@ void LineFile::start(const TrackedRun& run, bool append, const LineFormat& forma
   std::optional<OldRecords> records = read_records(old.bytes, format);
   LINKBOY_CHECK(records, "\"", path_.string(), "\" is not ", format.description,
                 ". Choose another path, or move the file away.");
-  const ResumePoint resume_point(run);
   std::size_t kept = append ? records->text.size() : 0;
-  if (resume_point.is_resumed()) kept = resume_point.cut(records->places, records->text.size());
+  if (continues_records(run)) kept = end_of_kept(*records, run);
   records->text.resize(kept);
   open(std::move(old.lock), records->text, c10::str(kept == 0 ? format.header : "", added));
 }
@@ -111,17 +123,6 @@ void LineFile::append(std::string_view records) {
 void LineFile::close() {
   file_ = FileDescriptor();
   lock_ = FileDescriptor();
-}
-
-std::size_t ResumePoint::cut(const std::vector<OldRecord>& records, std::size_t end) const {
-  std::size_t count = records.size();
-  for (; count > 0; --count) {
-    const OldRecord& last = records[count - 1];
-    if (last.starts_run || keeps(last.update, last.epoch)) break;
-    // Updates never decrease within a run, so the records before it belong to an earlier run.
-    if (count < records.size() && last.update > records[count].update) break;
-  }
-  return count < records.size() ? records[count].begin : end;
 }
 
 }  // namespace linkboy
