@@ -22,21 +22,17 @@
 namespace linkboy {
 namespace {
 
-void add_field(TrackedRun::Entries& entries, const torch::optim::Optimizer& optimizer,
-               ParamGroupField field) {
-  try {
-    entries.emplace_back(to_string(field),
-                         fmt::format("{}", get_param_group_field(optimizer, field).front()));
-  } catch (const Error&) {
-    // The optimizer does not have this field.
-  }
-}
-
 void add_optimizer(TrackedRun::Entries& entries, const torch::optim::Optimizer& optimizer) {
   entries.emplace_back("optimizer", c10::demangle(typeid(optimizer).name()));
   if (optimizer.param_groups().empty()) return;
-  add_field(entries, optimizer, ParamGroupField::lr);
-  add_field(entries, optimizer, ParamGroupField::weight_decay);
+  for (const auto field : {ParamGroupField::lr, ParamGroupField::weight_decay}) {
+    try {
+      const double value = get_param_group_field(optimizer, field).front();
+      entries.emplace_back(to_string(field), fmt::format("{}", value));
+    } catch (const Error&) {
+      // The optimizer does not have this field.
+    }
+  }
 }
 
 std::string host_name() {

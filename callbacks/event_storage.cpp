@@ -40,35 +40,28 @@ std::vector<std::string> EventStorage::names() const {
   return names;
 }
 
-bool EventStorage::contains(std::string_view name) const { return values_.contains(name); }
-
-const EventStorage::Values& EventStorage::find(std::string_view name, int64_t num_values) const {
+EventStorage::Values EventStorage::find(std::string_view name, int64_t num_values) const {
   LINKBOY_CHECK(num_values >= 1, "the number of values of \"", name, "\" is ", num_values,
                 "; it must be at least 1.");
   const auto place = values_.find(name);
   LINKBOY_CHECK(place != values_.end(), "EventStorage has no values of \"", name, "\"; ",
                 values_.empty() ? "it has no values yet."
                                 : "it has values of: " + c10::Join(", ", names()) + ".");
-  return place->second;
+  const Values& all = place->second;
+  return {all.end() - std::min<int64_t>(std::ssize(all), num_values), all.end()};
 }
 
-double EventStorage::latest(std::string_view name) const { return find(name, 1).back().get(); }
+double EventStorage::latest(std::string_view name) const { return values(name, 1).item<double>(); }
 
 at::Tensor EventStorage::values(std::string_view name, int64_t num_values) const {
-  const Values& all = find(name, num_values);
   std::vector<double> newest;
-  for (auto i = std::max<int64_t>(std::ssize(all) - num_values, 0); i < std::ssize(all); ++i) {
-    newest.push_back(all[i].get());
-  }
+  for (const Value& value : find(name, num_values)) newest.push_back(value.get());
   return at::tensor(newest, at::kDouble);
 }
 
 at::Tensor EventStorage::updates(std::string_view name, int64_t num_values) const {
-  const Values& all = find(name, num_values);
   std::vector<int64_t> newest;
-  for (auto i = std::max<int64_t>(std::ssize(all) - num_values, 0); i < std::ssize(all); ++i) {
-    newest.push_back(all[i].update);
-  }
+  for (const Value& value : find(name, num_values)) newest.push_back(value.update);
   return at::tensor(newest, at::kLong);
 }
 

@@ -53,7 +53,7 @@ class LINKBOY_API EventStorage : public Callback {
   /// Returns the names that have values, in alphabetical order.
   std::vector<std::string> names() const;
   /// Whether `name` has values.
-  bool contains(std::string_view name) const;
+  bool contains(std::string_view name) const { return values_.contains(name); }
 
   /// Returns the most recent value of `name`. May wait for the device.
   /// @throws Error that lists the names if `name` has no values.
@@ -96,7 +96,7 @@ class LINKBOY_API EventStorage : public Callback {
 
   void put(std::string_view name, Value value);
   void renumber(int64_t update);
-  const Values& find(std::string_view name, int64_t num_values) const;
+  Values find(std::string_view name, int64_t num_values) const;
 
   EventStorageOptions options_;
   std::map<std::string, Values, std::less<>> values_;

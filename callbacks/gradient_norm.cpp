@@ -64,22 +64,22 @@ std::vector<GradientNorm::Part> GradientNorm::find_parts(Trainer& trainer) const
   return parts;
 }
 
-void GradientNorm::restore(Part& part, c10::Device device) const {
-  const auto options = at::TensorOptions().dtype(at::kDouble).device(device);
-  part.totals = at::zeros({3}, options);
-  if (loaded_.empty()) return;
-  const StateDict totals = loaded_.get_dict(kTotals);
-  if (totals.contains(part.name)) part.totals.copy_(totals.get_tensor(part.name));
+/// Determines the parts and continues with the totals of a loaded state.
+void GradientNorm::start(Trainer& trainer) {
+  parts_ = find_parts(trainer);
+  const StateDict totals = loaded_.empty() ? StateDict() : loaded_.get_dict(kTotals);
+  const auto options = at::TensorOptions(trainer.device()).dtype(at::kDouble);
+  for (Part& part : parts_) {
+    part.totals = at::zeros({3}, options);
+    if (totals.contains(part.name)) part.totals.copy_(totals.get_tensor(part.name));
+  }
+  loaded_ = {};
 }
 
 void GradientNorm::on_gradients_ready(Trainer& trainer) {
   const at::NoGradGuard no_grad;
   auto& accelerator = trainer.accelerator();
-  if (parts_.empty()) {
-    parts_ = find_parts(trainer);
-    for (auto& part : parts_) restore(part, accelerator.device());
-    loaded_ = {};
-  }
+  if (parts_.empty()) start(trainer);
   accelerator.unscale_gradients(*trainer.optimizer());
   const bool is_fp16 = accelerator.grad_scaler() != nullptr;
   for (auto& part : parts_) {
@@ -92,11 +92,7 @@ void GradientNorm::on_gradients_ready(Trainer& trainer) {
 }
 
 void GradientNorm::on_train_epoch_end(Trainer& trainer) {
-  if (parts_.empty() && !loaded_.empty()) {  // resumed at the end of the epoch
-    parts_ = find_parts(trainer);
-    for (auto& part : parts_) restore(part, trainer.device());
-  }
-  loaded_ = {};
+  if (parts_.empty() && !loaded_.empty()) start(trainer);  // resumed at the end of the epoch
   auto& history = trainer.run_history();
   for (const auto& part : parts_) {
     const at::Tensor totals = part.totals.cpu();

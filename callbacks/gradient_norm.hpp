@@ -61,7 +61,7 @@ class LINKBOY_API GradientNorm : public Callback {
   };
 
   std::vector<Part> find_parts(Trainer& trainer) const;
-  void restore(Part& part, c10::Device device) const;
+  void start(Trainer& trainer);
 
   GradientNormOptions options_;
   std::vector<Part> parts_;  // all gradients first, then the selected parts

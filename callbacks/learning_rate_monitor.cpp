@@ -12,8 +12,12 @@ namespace linkboy {
 namespace {
 
 constexpr const char* kUpdate = "update";
-constexpr const char* kLast = "last";
-constexpr const char* kSeries = "series";
+
+c10::IValue to_ivalue(const UpdateValues& values) {
+  StateDict state{{kUpdate, values.update}};
+  for (const auto& field : values.fields) state.set(to_string(field.field), field.values);
+  return state;
+}
 
 }  // namespace
 
@@ -62,12 +66,6 @@ void LearningRateMonitor::on_train_epoch_end(Trainer& trainer) {
   }
 }
 
-c10::IValue LearningRateMonitor::to_ivalue(const UpdateValues& values) const {
-  StateDict state{{kUpdate, values.update}};
-  for (const auto& field : values.fields) state.set(to_string(field.field), field.values);
-  return state.to_ivalue();
-}
-
 UpdateValues LearningRateMonitor::from_ivalue(const c10::IValue& value) const {
   const StateDict state = StateDict::from_ivalue(value, "values of LearningRateMonitor");
   UpdateValues values{.update = state.get_int(kUpdate)};
@@ -81,14 +79,14 @@ UpdateValues LearningRateMonitor::from_ivalue(const c10::IValue& value) const {
 
 StateDict LearningRateMonitor::state_dict() const {
   c10::impl::GenericList series(c10::AnyType::get());
-  for (const auto& values : series_) series.push_back(to_ivalue(values));
-  return {{kLast, to_ivalue(last_)}, {kSeries, series}};
+  for (const UpdateValues& values : series_) series.push_back(to_ivalue(values));
+  return {{"last", to_ivalue(last_)}, {"series", series}};
 }
 
 void LearningRateMonitor::load_state_dict(const StateDict& state) {
-  last_ = from_ivalue(state.at(kLast));
+  last_ = from_ivalue(state.at("last"));
   series_.clear();
-  for (const c10::IValue& values : state.get_list(kSeries)) series_.push_back(from_ivalue(values));
+  for (const c10::IValue& values : state.get_list("series")) series_.push_back(from_ivalue(values));
 }
 
 }  // namespace linkboy

@@ -57,7 +57,6 @@ class LINKBOY_API LearningRateMonitor : public Callback {
 
  private:
   std::vector<FieldValues> read(Trainer& trainer) const;
-  c10::IValue to_ivalue(const UpdateValues& values) const;
   UpdateValues from_ivalue(const c10::IValue& value) const;
 
   LearningRateMonitorOptions options_;

@@ -20,21 +20,17 @@ at::Tensor model_output(const Batch&, const StepOutput& output) {
   return value.toTensor();
 }
 
-at::Tensor batch_target(const Batch& batch, const StepOutput&) { return batch.target(); }
-
 }  // namespace
 
 MetricCallback::MetricCallback(MetricCollection metrics, MetricCallbackOptions options)
     : metrics_(std::move(metrics)), options_(std::move(options)) {
   if (!options_.output) options_.output = model_output;
-  if (!options_.target) options_.target = batch_target;
+  if (!options_.target) options_.target = [](const auto& batch, auto&) { return batch.target(); };
 }
 
 MetricCallback::MetricCallback(std::initializer_list<MetricCollection::NamedMetric> metrics,
                                MetricCallbackOptions options)
     : MetricCallback(MetricCollection(metrics), std::move(options)) {}
-
-void MetricCallback::begin() { outer_.push_back(metrics_.take()); }
 
 // A callback that was added in the middle of an epoch skips the rest of that epoch.
 void MetricCallback::update(const Batch& batch, const StepOutput& output) {
@@ -60,13 +56,10 @@ void MetricCallback::end(Trainer& trainer) {
   if (outer_.empty()) return;
   for (const auto& [name, value] : metrics_.compute(trainer.accelerator().process_group())) {
     const std::string recorded = trainer.metric_name(name);
-    if (value.dim() == 0) {
-      trainer.run_history().update_metric(recorded, value.item<double>());
-      continue;
-    }
     const at::Tensor elements = value.flatten();
     for (int64_t i = 0; i < elements.numel(); ++i) {
-      trainer.run_history().update_metric(c10::str(recorded, "_", i), elements[i].item<double>());
+      trainer.run_history().update_metric(value.dim() == 0 ? recorded : c10::str(recorded, "_", i),
+                                          elements[i].item<double>());
     }
   }
   leave();
@@ -75,6 +68,7 @@ void MetricCallback::end(Trainer& trainer) {
 /// Continues with the epoch in which the present one began. After the outermost one, the metrics
 /// keep their data.
 void MetricCallback::leave() {
+  if (outer_.empty()) return;
   MetricCollection::Seen outer = std::move(outer_.back());
   outer_.pop_back();
   if (!outer_.empty()) metrics_.put_back(std::move(outer));
@@ -97,17 +91,7 @@ void MetricCallback::on_train_epoch_end(Trainer& trainer) {
   is_in_training_ = false;
 }
 
-void MetricCallback::on_eval_epoch_start(Trainer&) { begin(); }
-
-void MetricCallback::on_eval_step_end(Trainer&, const Batch& batch, const StepOutput& output) {
-  update(batch, output);
-}
-
-void MetricCallback::on_eval_epoch_end(Trainer& trainer) { end(trainer); }
-
-void MetricCallback::on_eval_epoch_interrupted(Trainer&) {
-  if (!outer_.empty()) leave();
-}
+void MetricCallback::on_eval_epoch_interrupted(Trainer&) { leave(); }
 
 // Returns the data of the training epoch, even while an evaluation within it is measured.
 StateDict MetricCallback::rank_state_dict() const {

@@ -76,10 +76,12 @@ class LINKBOY_API MetricCallback : public Callback {
   /// @note Collective.
   void on_train_epoch_end(Trainer& trainer) override;
 
-  void on_eval_epoch_start(Trainer& trainer) override;
-  void on_eval_step_end(Trainer&, const Batch& batch, const StepOutput& output) override;
+  void on_eval_epoch_start(Trainer&) override { begin(); }
+  void on_eval_step_end(Trainer&, const Batch& batch, const StepOutput& output) override {
+    update(batch, output);
+  }
   /// @note Collective.
-  void on_eval_epoch_end(Trainer& trainer) override;
+  void on_eval_epoch_end(Trainer& trainer) override { end(trainer); }
   void on_eval_epoch_interrupted(Trainer& trainer) override;
 
   StateDict rank_state_dict() const override;
@@ -89,7 +91,7 @@ class LINKBOY_API MetricCallback : public Callback {
   Phase default_phase() const override { return Phase::measure; }
 
  private:
-  void begin();
+  void begin() { outer_.push_back(metrics_.take()); }
   void update(const Batch& batch, const StepOutput& output);
   void end(Trainer& trainer);
   void leave();

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <sstream>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
@@ -130,16 +131,12 @@ void add_calls(std::vector<ModuleSummary>& modules, const std::vector<LayerCall>
 
 // ---- The forward pass --------------------------------------------------------------------------
 
-c10::Device device_of(const Model& model) {
-  const auto parameters = model.parameters();
-  return parameters.empty() ? c10::Device(c10::kCPU) : parameters[0].device();
-}
-
 c10::IValue run_in_evaluation_mode(Model& model, const std::function<c10::IValue()>& forward) {
   const ModelModeGuard restore_mode(model);
   model.eval();
   const at::NoGradGuard no_grad;
-  const RngStateGuard generators(device_of(model));
+  const auto parameters = model.parameters();
+  const RngStateGuard generators(parameters.empty() ? at::kCPU : parameters[0].device());
   return forward();
 }
 
@@ -170,8 +167,6 @@ using Row = std::array<std::string, 6>;
 
 const Row kHeader{"Module", "Type", "Output", "Parameters", "Trained", "FLOPs/sample"};
 
-bool is_number_column(std::size_t column) { return column == 3 || column == 5; }
-
 Row row_of(const ModuleSummary& module, int64_t num_samples) {
   const std::string name =
       module.name.empty() ? "(model)" : module.name.substr(module.name.rfind('.') + 1);
@@ -190,8 +185,9 @@ Row row_of(const ModuleSummary& module, int64_t num_samples) {
 std::string line_of(const Row& row, const std::array<std::size_t, 6>& widths) {
   std::string line;
   for (std::size_t i = 0; i < row.size(); ++i) {
-    line += is_number_column(i) ? fmt::format("{:>{}}  ", row[i], widths[i])
-                                : fmt::format("{:<{}}  ", row[i], widths[i]);
+    const bool is_number = i == 3 || i == 5;
+    line += is_number ? fmt::format("{:>{}}  ", row[i], widths[i])
+                      : fmt::format("{:<{}}  ", row[i], widths[i]);
   }
   line.erase(line.find_last_not_of(' ') + 1);
   return line + "\n";
@@ -267,14 +263,6 @@ ModelSummary::ModelSummary(ModelSummaryOptions options) : options_(std::move(opt
                        "; it must not be negative. Use 0 to print the model's totals alone.");
 }
 
-void ModelSummary::on_train_step_end(Trainer& trainer, const Batch& batch, const StepOutput&) {
-  print_once(trainer, batch);
-}
-
-void ModelSummary::on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput&) {
-  print_once(trainer, batch);
-}
-
 /// Uses the batch of a step, because training would miss a batch that was read from a stream for
 /// the summary.
 void ModelSummary::print_once(Trainer& trainer, const Batch& batch) {
@@ -290,12 +278,8 @@ void ModelSummary::print_once(Trainer& trainer, const Batch& batch) {
     table_ = summarize(model);
     failure = error.what();
   }
-  const std::string text = table_->to_string(options_.max_depth);
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = text.find('\n', begin);
-    trainer.print(std::string_view(text).substr(begin, end - begin));
-    begin = end + 1;
-  }
+  std::istringstream lines(table_->to_string(options_.max_depth));
+  for (std::string line; std::getline(lines, line);) trainer.print(line);
   if (failure.empty()) return;
   trainer.print(
       "The table has no shapes and FLOPs because the forward pass on the first batch failed: " +

@@ -106,8 +106,12 @@ class LINKBOY_API ModelSummary : public Callback {
   /// @throws OptionError if `max_depth` is negative.
   explicit ModelSummary(ModelSummaryOptions options = {});
 
-  void on_train_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override;
-  void on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override;
+  void on_train_step_end(Trainer& trainer, const Batch& batch, const StepOutput&) override {
+    print_once(trainer, batch);
+  }
+  void on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput&) override {
+    print_once(trainer, batch);
+  }
 
   /// The printed table, on the main process. Not set on the others.
   const std::optional<ModelSummaryTable>& table() const { return table_; }

@@ -28,16 +28,14 @@ double ratio(double part, double whole) {
   return whole > 0.0 ? part / whole : std::numeric_limits<double>::quiet_NaN();
 }
 
-void add_to(TimeSum& sum, const TimeSum& more) {
-  sum.seconds += more.seconds;
-  sum.count += more.count;
-}
-
 void add_to(TrainPerformance& sum, const TrainPerformance& more) {
   sum.num_samples += more.num_samples;
   sum.num_steps += more.num_steps;
   sum.seconds += more.seconds;
-  for (const Span& span : kSpans) add_to(sum.*span.times, more.*span.times);
+  for (const Span& span : kSpans) {
+    (sum.*span.times).seconds += (more.*span.times).seconds;
+    (sum.*span.times).count += (more.*span.times).count;
+  }
 }
 
 }  // namespace
@@ -64,16 +62,15 @@ PerformanceMonitor::PerformanceMonitor(PerformanceMonitorOptions options) : opti
 
 // Spans.
 
-PerformanceMonitor::Mark PerformanceMonitor::mark(const Trainer& trainer) const {
+double PerformanceMonitor::seconds() const {
+  return std::chrono::duration<double>(now().time_since_epoch()).count() - evaluated_;
+}
+
+double PerformanceMonitor::mark(const Trainer& trainer) const {
   if (options_.synchronize && !trainer.device().is_cpu()) {
     at::accelerator::synchronizeDevice(trainer.device().index());
   }
-  return {now(), evaluated_};
-}
-
-double PerformanceMonitor::seconds_between(const Mark& start, const Mark& end) {
-  return std::chrono::duration<double>(end.time - start.time).count() -
-         (end.evaluated - start.evaluated);
+  return seconds();
 }
 
 void PerformanceMonitor::add(const TrainPerformance& part) {
@@ -82,10 +79,9 @@ void PerformanceMonitor::add(const TrainPerformance& part) {
 }
 
 void PerformanceMonitor::end_span(const Trainer& trainer, TimeSum TrainPerformance::*span) {
-  const Mark end = mark(trainer);
+  const double start = std::exchange(span_start_, mark(trainer));
   TrainPerformance part;
-  part.*span = {.seconds = seconds_between(span_start_, end), .count = 1};
-  span_start_ = end;
+  part.*span = {.seconds = span_start_ - start, .count = 1};
   if (num_steps_ > options_.warmup_micro_steps || span == &TrainPerformance::data) add(part);
 }
 
@@ -128,7 +124,7 @@ void PerformanceMonitor::on_gradients_ready(Trainer& trainer) {
 
 void PerformanceMonitor::on_train_update_end(Trainer& trainer) {
   end_span(trainer, &TrainPerformance::optimizer);
-  update_.seconds = seconds_between(update_start_, span_start_);
+  update_.seconds = span_start_ - update_start_;
   recent_.push_back(std::exchange(update_, {}));
   if (static_cast<int64_t>(recent_.size()) > options_.num_recent_updates) recent_.pop_front();
   update_start_ = span_start_;
@@ -162,12 +158,9 @@ void PerformanceMonitor::end_run() {
 
 TrainPerformance PerformanceMonitor::epoch_so_far() const {
   TrainPerformance epoch = epoch_;
-  const Mark end{now(), evaluated_};
-  if (is_in_epoch_) epoch.seconds += seconds_between(epoch_start_, end);
   // An evaluation that is in progress or was interrupted does not count.
-  if (is_in_epoch_ && !evaluations_.empty()) {
-    epoch.seconds -= seconds_between(evaluations_.front().start, end);
-  }
+  const double end = evaluations_.empty() ? seconds() : evaluations_.front().start;
+  if (is_in_epoch_) epoch.seconds += end - epoch_start_;
   return epoch;
 }
 
@@ -189,8 +182,9 @@ void PerformanceMonitor::on_eval_step_start(Trainer& trainer) {
 
 void PerformanceMonitor::on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) {
   if (evaluations_.empty()) return;
-  const Mark& start = evaluations_.back().step_start;
-  add_to(evaluations_.back().steps, {.seconds = seconds_between(start, mark(trainer)), .count = 1});
+  Evaluation& evaluation = evaluations_.back();
+  evaluation.steps.seconds += mark(trainer) - evaluation.step_start;
+  ++evaluation.steps.count;
 }
 
 void PerformanceMonitor::on_eval_epoch_end(Trainer& trainer) {
@@ -204,7 +198,7 @@ void PerformanceMonitor::on_eval_epoch_end(Trainer& trainer) {
 
 double PerformanceMonitor::end_evaluation(const Trainer& trainer) {
   if (evaluations_.empty()) return 0.0;
-  const double seconds = seconds_between(evaluations_.back().start, mark(trainer));
+  const double seconds = mark(trainer) - evaluations_.back().start;
   evaluations_.pop_back();
   evaluated_ += seconds;
   return seconds;

@@ -135,21 +135,17 @@ class LINKBOY_API PerformanceMonitor : public Callback {
   Phase default_phase() const override { return Phase::observe; }
 
  private:
-  /// The start of a span, and the seconds that evaluations had taken before it.
-  struct Mark {
-    Clock::time_point time{};
-    double evaluated = 0.0;
-  };
-
   /// The times of one evaluation. Evaluations can be nested.
   struct Evaluation {
-    Mark start{};
-    Mark step_start{};
+    double start = 0.0;
+    double step_start = 0.0;
     TimeSum steps{};
   };
 
-  static double seconds_between(const Mark& start, const Mark& end);
-  Mark mark(const Trainer& trainer) const;
+  /// Returns the time in seconds. It stands still during finished evaluations.
+  double seconds() const;
+  /// Returns `seconds()`, if requested after a wait for the device.
+  double mark(const Trainer& trainer) const;
   void add(const TrainPerformance& part);
   void end_span(const Trainer& trainer, TimeSum TrainPerformance::*span);
   double end_evaluation(const Trainer& trainer);
@@ -162,9 +158,9 @@ class LINKBOY_API PerformanceMonitor : public Callback {
   std::optional<TrainPerformance> last_epoch_;
   TrainPerformance update_;  // the update in progress
   std::deque<TrainPerformance> recent_;
-  Mark epoch_start_;
-  Mark update_start_;
-  Mark span_start_;
+  double epoch_start_ = 0.0;
+  double update_start_ = 0.0;
+  double span_start_ = 0.0;
   int64_t num_steps_ = 0;  // in this run, without the runs that it resumes
   bool is_in_epoch_ = false;
   bool waits_for_batch_ = false;

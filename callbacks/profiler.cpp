@@ -75,11 +75,6 @@ void save_trace(kineto::ProfilerResult& result, const fs::path& path) {
                "space, or set another ProfilerOptions::directory."));
 }
 
-bool is_operator(const kineto::KinetoEvent& event) {
-  return event.activityType() == static_cast<uint8_t>(libkineto::ActivityType::CPU_OP) &&
-         !event.isAsync();
-}
-
 std::vector<OperatorTime> operator_times(const std::vector<kineto::KinetoEvent>& events) {
   struct Call {
     uint64_t thread, start, end;
@@ -89,8 +84,9 @@ std::vector<OperatorTime> operator_times(const std::vector<kineto::KinetoEvent>&
   std::unordered_map<std::string, std::size_t> row_of_name;
   std::unordered_map<uint64_t, std::size_t> row_of_id;
   std::vector<Call> calls;
+  constexpr auto kOperator = static_cast<uint8_t>(libkineto::ActivityType::CPU_OP);
   for (const auto& event : events) {
-    if (!is_operator(event)) continue;
+    if (event.activityType() != kOperator || event.isAsync()) continue;
     const auto [named, is_new] = row_of_name.try_emplace(event.name(), rows.size());
     if (is_new) rows.push_back({.name = named->first});
     row_of_id.emplace(event.correlationId(), named->second);
@@ -158,9 +154,7 @@ bool ProfilerSchedule::ends_cycle(int64_t step) const {
 class Profiler::Session {
  public:
   Session(const ProfilerOptions& options, bool is_cuda)
-      : config_(kineto::ProfilerState::KINETO, options.record_shapes, options.profile_memory),
-        is_cuda_(is_cuda) {
-    activities_.insert(kineto::ActivityType::CPU);
+      : config_(kineto::ProfilerState::KINETO, options.record_shapes, options.profile_memory) {
     if (is_cuda) activities_.insert(kineto::ActivityType::CUDA);
     LINKBOY_CHECK(
         !has_session.exchange(true),
@@ -208,7 +202,7 @@ class Profiler::Session {
     translate_errors("stop", [&] {
       // Starting and stopping it is the only way to end a session that was only prepared.
       if (before == State::prepared) kineto::enableProfiler(config_, activities_);
-      if (is_cuda_) wait_for_kernels();
+      if (activities_.contains(kineto::ActivityType::CUDA)) wait_for_kernels();
       result = kineto::disableProfiler();
     });
     return before == State::on ? std::move(result) : nullptr;
@@ -246,8 +240,7 @@ class Profiler::Session {
   }
 
   kineto::ProfilerConfig config_;
-  std::set<kineto::ActivityType> activities_;
-  bool is_cuda_;
+  std::set<kineto::ActivityType> activities_{kineto::ActivityType::CPU};
   State state_ = State::off;
   std::optional<at::RecordFunction> step_;
 };

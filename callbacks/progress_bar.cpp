@@ -38,19 +38,11 @@ bool can_draw_bar(std::FILE* stream) {
   return ::isatty(::fileno(stream)) != 0 && environment("TERM") != "dumb";
 }
 
-/// Returns the prefix of the metrics, such as "fold3_ema_model_eval_", without its last underscore.
-std::string title_of_evaluation(Trainer& trainer) {
-  std::string title = trainer.metric_name("");
-  title.pop_back();
-  return title;
-}
-
 /// Returns the current values of this process. If `is_whole` and the epoch's values are in the
 /// history, returns those, which are computed over all processes.
 std::vector<std::pair<std::string, double>> metrics_of(Trainer& trainer, bool is_whole) {
   std::vector<std::pair<std::string, double>> values;
   const RunHistory& history = trainer.run_history();
-  const auto recorded_names = is_whole ? history.get_metric_names() : std::vector<std::string>();
   for (const auto& callback : trainer.callback_handler().callbacks()) {
     const auto* measuring = dynamic_cast<const MetricCallback*>(callback.get());
     if (measuring == nullptr) continue;
@@ -58,10 +50,8 @@ std::vector<std::pair<std::string, double>> metrics_of(Trainer& trainer, bool is
     if (so_far.empty() && is_whole) {
       for (const auto& [name, metric] : measuring->metrics().metrics()) {
         const std::string recorded = trainer.metric_name(name);
-        if (std::find(recorded_names.begin(), recorded_names.end(), recorded) !=
-            recorded_names.end()) {
-          so_far.emplace_back(name, history.get_latest_metric(recorded));
-        }
+        if (history.num_metric_values(recorded) == 0) continue;
+        so_far.emplace_back(name, history.get_latest_metric(recorded));
       }
     }
     values.insert(values.end(), so_far.begin(), so_far.end());
@@ -82,59 +72,38 @@ ProgressBar::ProgressBar(ProgressBarOptions options) : options_(options) {
 void ProgressBar::on_train_epoch_start(Trainer& trainer) {
   // `max_num_updates` may end the run within the epoch. If an update is skipped, more batches are
   // needed; `advance` then raises the number.
-  const RunConfig& config = trainer.run().config();
+  const Run& run = trainer.run();
+  const RunConfig& config = run.config();
   const int64_t num_updates = std::max<int64_t>(config.max_num_updates - trainer.num_updates(), 0);
-  int64_t num_batches = trainer.run().train_dataloader()->size();
+  int64_t num_batches = run.train_dataloader()->size();
   if (num_updates < num_batches) {
-    num_batches = std::min(
-        num_batches, trainer.run().micro_step() + num_updates * config.gradient_accumulation_steps);
+    num_batches =
+        std::min(num_batches, run.micro_step() + num_updates * config.gradient_accumulation_steps);
   }
-  open(trainer, fmt::format("epoch {}", trainer.run_history().current_epoch()), num_batches,
-       /*is_training=*/true);
+  // A resumed epoch starts in the middle; its speed is measured from there.
+  open(trainer, {.title = fmt::format("epoch {}", trainer.run_history().current_epoch()),
+                 .is_training = true,
+                 .num_batches = num_batches,
+                 .first_batch = run.micro_step(),
+                 .first_sample = run.train_loss_average().count()});
 }
-
-void ProgressBar::on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) {
-  advance(trainer);
-}
-
-void ProgressBar::on_train_epoch_end(Trainer& trainer) { close(trainer); }
 
 void ProgressBar::on_eval_epoch_start(Trainer& trainer) {
-  open(trainer, title_of_evaluation(trainer), trainer.run().eval_dataloader()->size(),
-       /*is_training=*/false);
+  // The prefix of the metrics, such as "fold3_ema_model_eval_", without its last underscore.
+  std::string title = trainer.metric_name("");
+  title.pop_back();
+  open(trainer, {.title = title, .num_batches = trainer.run().eval_dataloader()->size()});
 }
-
-void ProgressBar::on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) {
-  advance(trainer);
-}
-
-void ProgressBar::on_eval_epoch_end(Trainer& trainer) { close(trainer); }
-
-void ProgressBar::on_eval_epoch_interrupted(Trainer&) {
-  if (!phases_.empty()) leave();
-}
-
-void ProgressBar::on_stop_training_error(Trainer&, const StopTraining&) { end_all(); }
-
-void ProgressBar::on_exception(Trainer&, std::exception_ptr) { end_all(); }
 
 ProgressBar::Clock::duration ProgressBar::interval() const {
   return line_ ? options_.bar_interval : options_.plain_interval;
 }
 
-void ProgressBar::open(Trainer& trainer, std::string title, int64_t num_batches, bool is_training) {
+void ProgressBar::open(Trainer& trainer, Phase phase) {
   if (options_.mode == Mode::none || !trainer.accelerator().is_local_main_process()) return;
-  Phase& phase = phases_.emplace_back();
-  phase.title = std::move(title);
-  phase.num_batches = num_batches;
-  phase.is_training = is_training;
-  if (is_training) {
-    // A resumed epoch starts in the middle; its speed is measured from there.
-    phase.first_batch = phase.batches_done = trainer.run().micro_step();
-    phase.first_sample = trainer.run().train_loss_average().count();
-  }
   phase.start = Clock::now();
   phase.next_drawing = phase.start + interval();
+  phases_.push_back(std::move(phase));
 }
 
 void ProgressBar::advance(Trainer& trainer) {
@@ -182,6 +151,7 @@ void ProgressBar::close(Trainer& trainer) {
 }
 
 void ProgressBar::leave() {
+  if (phases_.empty()) return;
   const auto end = Clock::now();
   const auto duration = end - phases_.back().start;
   phases_.pop_back();
@@ -200,8 +170,8 @@ void ProgressBar::end_all() {
 ProgressBar::Parts ProgressBar::describe(Trainer& trainer, double seconds, double loss) const {
   const Phase& phase = phases_.back();
   const LossAverage& tracker = tracker_of(trainer);
-  const double batches = static_cast<double>(phase.batches_done - phase.first_batch);
-  const double left = static_cast<double>(phase.num_batches - phase.batches_done);
+  const auto batches = static_cast<double>(phase.batches_done - phase.first_batch);
+  const auto left = static_cast<double>(phase.num_batches - phase.batches_done);
   // Estimates the samples of all processes, like the rate that TrackRun records.
   const auto num_samples = static_cast<double>((tracker.count() - phase.first_sample) *
                                                trainer.accelerator().num_processes());

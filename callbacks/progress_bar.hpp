@@ -59,14 +59,18 @@ class LINKBOY_API ProgressBar : public Callback {
   explicit ProgressBar(ProgressBarOptions options = {});
 
   void on_train_epoch_start(Trainer& trainer) override;
-  void on_train_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override;
-  void on_train_epoch_end(Trainer& trainer) override;
+  void on_train_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+    advance(trainer);
+  }
+  void on_train_epoch_end(Trainer& trainer) override { close(trainer); }
   void on_eval_epoch_start(Trainer& trainer) override;
-  void on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override;
-  void on_eval_epoch_end(Trainer& trainer) override;
-  void on_eval_epoch_interrupted(Trainer& trainer) override;
-  void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override;
-  void on_exception(Trainer& trainer, std::exception_ptr exception) override;
+  void on_eval_step_end(Trainer& trainer, const Batch&, const StepOutput&) override {
+    advance(trainer);
+  }
+  void on_eval_epoch_end(Trainer& trainer) override { close(trainer); }
+  void on_eval_epoch_interrupted(Trainer&) override { leave(); }
+  void on_stop_training_error(Trainer&, const StopTraining&) override { end_all(); }
+  void on_exception(Trainer&, std::exception_ptr) override { end_all(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -74,16 +78,16 @@ class LINKBOY_API ProgressBar : public Callback {
   /// The state of one bar: the training part or an evaluation of an epoch.
   struct Phase {
     std::string title;
+    bool is_training = false;
     int64_t num_batches = 0;
     int64_t first_batch = 0;
-    int64_t batches_done = 0;
     int64_t first_sample = 0;
-    Clock::time_point start;
-    Clock::time_point next_drawing;
+    Clock::time_point start{};
+    Clock::time_point next_drawing{};
+    int64_t batches_done = first_batch;
     /// The sum of losses that is being copied from the device, and its number of samples.
     std::optional<AsyncScalar> total{};
     int64_t total_count = 0;
-    bool is_training = false;
   };
 
   /// A piece of the text. If there is not enough room, pieces with the highest rank are removed
@@ -100,7 +104,7 @@ class LINKBOY_API ProgressBar : public Callback {
     std::string tail() const;
   };
 
-  void open(Trainer& trainer, std::string title, int64_t num_batches, bool is_training);
+  void open(Trainer& trainer, Phase phase);
   void advance(Trainer& trainer);
   void draw(Trainer& trainer, double loss);
   void close(Trainer& trainer);

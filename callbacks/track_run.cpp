@@ -3,42 +3,31 @@
 
 #include "linkboy/callbacks/track_run.hpp"
 
-#include <c10/util/Type.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <map>
+#include <deque>
 #include <thread>
-#include <tuple>
-#include <typeinfo>
 #include <utility>
 
 #include "linkboy/accelerator/main_process.hpp"
 #include "linkboy/callbacks/describe_run.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/extend/async_scalar.hpp"
+#include "linkboy/extend/loss_average.hpp"
+#include "linkboy/extend/metric_cursor.hpp"
 #include "linkboy/run/step_output.hpp"
+#include "linkboy/tracking/tracker_group.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {
 namespace {
 
+using Scalars = std::vector<TrackedScalar>;
+
 constexpr std::chrono::seconds kWaitAfterFailure{2};
 
-double seconds_since_1970() {
-  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(since_1970).count();
-}
-
-std::vector<TrackedScalar> latest_metrics(const RunHistory& history) {
-  std::vector<TrackedScalar> latest;
-  for (const auto& name : history.get_metric_names()) {
-    latest.push_back({name, history.get_latest_metric(name)});
-  }
-  return latest;
-}
-
-std::vector<TrackedScalar> learning_rates(const torch::optim::Optimizer& optimizer) {
+Scalars learning_rates_of(const torch::optim::Optimizer& optimizer) {
   std::vector<double> rates;
   try {
     rates = get_param_group_field(optimizer, ParamGroupField::lr);
@@ -46,7 +35,7 @@ std::vector<TrackedScalar> learning_rates(const torch::optim::Optimizer& optimiz
     return {};  // this optimizer does not have a learning rate
   }
   if (rates.size() == 1) return {{"learning_rate", rates.front()}};
-  std::vector<TrackedScalar> scalars;
+  Scalars scalars;
   for (std::size_t i = 0; i < rates.size(); ++i) {
     scalars.push_back({fmt::format("learning_rate_group_{}", i), rates[i]});
   }
@@ -55,440 +44,411 @@ std::vector<TrackedScalar> learning_rates(const torch::optim::Optimizer& optimiz
 
 }  // namespace
 
-TrackRun::TrackRun(std::vector<std::shared_ptr<Tracker>> trackers, TrackRunOptions options)
-    : options_(std::move(options)) {
-  LINKBOY_CHECK_OPTION(options_.every_n_updates >= 1, "TrackRun's every_n_updates is ",
-                       options_.every_n_updates, "; it must be at least 1.");
-  LINKBOY_CHECK_OPTION(options_.histograms_every_n_epochs.value_or(1) >= 1,
-                       "TrackRun's histograms_every_n_epochs is ",
-                       *options_.histograms_every_n_epochs, "; it must be at least 1.");
-  LINKBOY_CHECK_OPTION(options_.flush_seconds >= 0.0, "TrackRun's flush_seconds is ",
-                       options_.flush_seconds, "; it must not be negative.");
-  for (auto& tracker : trackers) {
-    LINKBOY_CHECK_OPTION(tracker != nullptr, "TrackRun's tracker ", sinks_.size(),
-                         " is null; pass a tracker.");
-    for (const Sink& sink : sinks_) {
-      LINKBOY_CHECK_OPTION(sink.tracker != tracker, "TrackRun's tracker ", sinks_.size(),
-                           " is the same object as an earlier one; pass each tracker only once.");
+// The updates since the last record of the epoch.
+class TrackRun::Window {
+ public:
+  // The record of an update, which is written when the loss has arrived.
+  struct Record {
+    TrackedTime time;
+    AsyncScalar total;  // of the losses since the previous record
+    int64_t num_samples;
+    Scalars others;
+
+    Scalars scalars() const {
+      Scalars all{{"train_loss", total.value() / static_cast<double>(num_samples)}};
+      all.insert(all.end(), others.begin(), others.end());
+      return all;
     }
-    sinks_.push_back({std::move(tracker)});
+  };
+
+  void start_epoch(const Run& run) {
+    // A resumed epoch continues with the window of the saved state.
+    if (run.micro_step() == 0) losses.reset();
+    num_evaluations_ = 0;
+    start_ = Clock::now();
+    start_count_ = run.train_loss_average().count();
   }
+
+  // Returns a record of the window and starts the next window.
+  Record take(const TrackedTime& time, Trainer& trainer) {
+    const auto start = std::exchange(start_, Clock::now());
+    const int64_t count = trainer.run().train_loss_average().count();
+    const auto samples = static_cast<double>((count - std::exchange(start_count_, count)) *
+                                             trainer.accelerator().num_processes());
+    const double seconds = std::chrono::duration<double>(start_ - start).count();
+    Record record{.time = time,
+                  .total = losses.total_async(),
+                  .num_samples = losses.count(),
+                  .others = learning_rates};
+    if (seconds > 0.0) record.others.push_back({"samples_per_second", samples / seconds});
+    losses.reset();
+    return record;
+  }
+
+  // An evaluation may be between two updates, and may contain other evaluations.
+  void start_evaluation() {
+    if (num_evaluations_++ == 0) evaluation_start_ = Clock::now();
+  }
+  void end_evaluation() {
+    if (--num_evaluations_ == 0) start_ += Clock::now() - evaluation_start_;
+  }
+
+  LossAverage losses;      // unlike the epoch's sum, not forever NaN after such a loss
+  Scalars learning_rates;  // of the update in progress
+
+ private:
+  Clock::time_point start_;
+  int64_t start_count_ = 0;
+  int64_t num_evaluations_ = 0;
+  Clock::time_point evaluation_start_;  // of the outermost one
+};
+
+// The state of a run's record, and the functions that write it.
+struct TrackRun::Recorder {
+  struct Value {
+    TrackedTime time;
+    std::string name;
+    c10::IValue value;  // a number, or a tensor for a histogram
+  };
+
+  // What a training state contains. An evaluation run must not change it.
+  struct Progress {
+    int64_t updates_before = 0;  // in the runs that this one continues
+    MetricCursor new_metrics{};
+    // The records of the last update. A run that resumes there in the middle of an epoch repeats
+    // them, because other trackers, or other metrics, may have recorded that update after the state
+    // was saved.
+    std::vector<Value> last_values{};
+
+    void forget_before(int64_t update) {
+      std::erase_if(last_values, [&](const Value& value) { return value.time.update < update; });
+    }
+  };
+
+  int64_t update(Trainer& trainer) const { return progress.updates_before + trainer.num_updates(); }
+
+  TrackedTime time(Trainer& trainer) const {
+    // After an epoch, the history already has the number of the next one.
+    const int64_t epoch =
+        is_in_epoch ? trainer.run_history().current_epoch() : std::max<int64_t>(1, last_epoch);
+    return {.update = update(trainer), .epoch = epoch, .seconds = seconds_since_1970()};
+  }
+
+  void start_training(Trainer& trainer, bool is_resumed) {
+    const RunHistory& history = trainer.run_history();
+    if (!is_resumed) {
+      const bool continues = !history.get_metric_names().empty() && trainer.num_updates() == 0;
+      progress.updates_before = continues ? last_update : 0;
+      if (update(trainer) == 0) trackers.load_places({});
+      progress.last_values.clear();
+      progress.new_metrics.take(history);
+      window.losses.reset();
+    }
+    const bool is_in_mid_epoch = trainer.run().micro_step() > 0;
+    const bool repeats_update = is_resumed && is_in_mid_epoch;
+    run = describe_run(trainer, options.name, options.config);
+    run.first_update = std::max<int64_t>(0, update(trainer) - (repeats_update ? 1 : 0));
+    run.first_epoch = history.current_epoch() - 1;
+    run.is_resumed = is_resumed;
+    start(trainer, /*may_fail=*/false);
+    is_in_epoch = is_in_mid_epoch;  // others may evaluate before this one's epoch starts
+    if (repeats_update) log_again(trainer);
+  }
+
+  void start_evaluation(Trainer& trainer) {
+    before_evaluation = progress;
+    progress.updates_before = last_update;
+    progress.new_metrics.take(trainer.run_history());
+    // After a training run, the evaluation continues its record and must not change its contents.
+    const bool continues = last_update > 0;
+    if (!continues) {
+      run = describe_run(trainer, options.name, options.config);
+      trackers.load_places({});
+    }
+    run.first_update = last_update;
+    run.first_epoch = last_epoch;
+    start(trainer, /*may_fail=*/continues);
+  }
+
+  void start(Trainer& trainer, bool may_fail) {
+    pending.clear();
+    last_update = update(trainer);
+    last_epoch = run.first_epoch;
+    next_flush = Clock::now();
+    is_in_epoch = false;
+    const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
+      if (!trainer.accelerator().is_main_process()) return;
+      trackers.start(run, may_fail, [&trainer](const std::string& message) {
+        trainer.log(LogLevel::error, message);
+      });
+    });
+    LINKBOY_CHECK(failure.empty(), failure);
+  }
+
+  void end(Trainer& trainer) {
+    log_new_metrics(trainer);
+    finish(trainer, to_string(trainer.run().result().reason));
+  }
+
+  void finish(Trainer& trainer, std::string_view outcome) {
+    const RunHistory& history = trainer.run_history();
+    Scalars latest;
+    for (const auto& name : history.get_metric_names()) {
+      latest.push_back({name, history.get_latest_metric(name)});
+    }
+    trackers.finish(outcome, latest);
+    pending.clear();
+  }
+
+  void end_update(Trainer& trainer) {
+    if (!trackers.is_on()) return;
+    log_pending(/*wait=*/false);
+    // An update that was skipped because of its gradients does not count.
+    const bool is_new = update(trainer) != std::exchange(last_update, update(trainer));
+    if (is_new) progress.forget_before(last_update);
+    if (is_new && last_update % options.every_n_updates == 0) {
+      pending.push_back(window.take(time(trainer), trainer));
+      log_pending(/*wait=*/false);
+    }
+    if (Clock::now() >= next_flush) flush();
+  }
+
+  void flush() {
+    trackers.for_each([](Tracker& tracker) { tracker.flush(); });
+    next_flush = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                    std::chrono::duration<double>(options.flush_seconds));
+  }
+
+  void log(const Scalars& scalars, const TrackedTime& time) {
+    if (scalars.empty() || !trackers.is_on()) return;
+    progress.forget_before(time.update);
+    for (const auto& [name, value] : scalars) progress.last_values.push_back({time, name, value});
+    trackers.for_each([&](Tracker& tracker) { tracker.log_scalars(scalars, time); });
+  }
+
+  void log_again(Trainer& trainer) {
+    const auto values = std::exchange(progress.last_values, {});
+    // Scalars that were recorded together have the same time.
+    for (auto first = values.begin(); first != values.end();) {
+      Scalars scalars;
+      const TrackedTime time = first->time;
+      for (; first != values.end() && first->time.seconds == time.seconds; ++first) {
+        if (first->value.isDouble()) {
+          scalars.push_back({first->name, first->value.toDouble()});
+        } else if (trackers.is_on() && time.update >= update(trainer)) {
+          log_histogram(first->name, first->value.toTensor(), time);
+          progress.last_values.push_back(*first);
+        }
+      }
+      if (time.update == update(trainer)) log(scalars, time);
+    }
+  }
+
+  void log_pending(bool wait) {
+    while (!pending.empty() && (wait || pending.front().total.is_ready())) {
+      log(pending.front().scalars(), pending.front().time);
+      pending.pop_front();
+    }
+  }
+
+  void log_new_metrics(Trainer& trainer) {
+    Scalars fresh;
+    for (auto& [name, value] : progress.new_metrics.take(trainer.run_history())) {
+      fresh.push_back({std::move(name), value});
+    }
+    log(fresh, time(trainer));
+  }
+
+  bool is_histogram_epoch(Trainer& trainer) const {
+    return options.histograms_every_n_epochs &&
+           trainer.run_history().current_epoch() % *options.histograms_every_n_epochs == 0;
+  }
+
+  void log_histogram(const std::string& name, const at::Tensor& values, const TrackedTime& time) {
+    trackers.for_each([&](Tracker& tracker) { tracker.log_histogram(name, values, time); });
+  }
+
+  void log_weights(Trainer& trainer) {
+    const TrackedTime now = time(trainer);
+    for (const auto& [name, tensor] : trainer.model().named_tensors()) {
+      if (tensor.is_floating_point()) log_histogram("weights/" + name, tensor, now);
+    }
+  }
+
+  void log_gradients(Trainer& trainer) {
+    TrackedTime next = time(trainer);
+    ++next.update;  // the update that they belong to
+    for (const auto& [name, tensor] : trainer.model().named_tensors()) {
+      if (!tensor.is_leaf() || !tensor.grad().defined()) continue;
+      // A training state contains only dense tensors, and the device's memory is for training.
+      const at::Tensor gradient = tensor.grad().to_dense().to(at::kCPU);
+      log_histogram("gradients/" + name, gradient, next);
+      progress.last_values.push_back({next, "gradients/" + name, gradient.clone()});
+    }
+  }
+
+  TrackRunOptions options;
+  TrackerGroup trackers;
+  TrackedRun run{};
+  Clock::time_point next_flush{};
+  Progress progress{};
+  std::optional<Progress> before_evaluation{};
+  int64_t last_update = 0;
+  int64_t last_epoch = 0;  // the last finished epoch
+  bool is_in_epoch = false;
+  bool are_gradients_logged = false;
+  Window window{};
+  std::deque<Window::Record> pending{};
+};
+
+TrackRun::TrackRun(std::vector<std::shared_ptr<Tracker>> trackers, TrackRunOptions options) {
+  LINKBOY_CHECK_OPTION(options.every_n_updates >= 1, "TrackRun's every_n_updates is ",
+                       options.every_n_updates, "; it must be at least 1.");
+  LINKBOY_CHECK_OPTION(options.histograms_every_n_epochs.value_or(1) >= 1,
+                       "TrackRun's histograms_every_n_epochs is ",
+                       *options.histograms_every_n_epochs, "; it must be at least 1.");
+  LINKBOY_CHECK_OPTION(options.flush_seconds >= 0.0, "TrackRun's flush_seconds is ",
+                       options.flush_seconds, "; it must not be negative.");
+  recorder_.reset(new Recorder{std::move(options), TrackerGroup(std::move(trackers))});
 }
+
+TrackRun::~TrackRun() = default;
 
 // A run's beginning and end.
 
 void TrackRun::on_training_run_start(Trainer& trainer) {
-  is_evaluation_ = false;
-  for (Sink& sink : sinks_) sink.has_failed = false;
-  const bool goes_on = is_resumed();
-  if (!goes_on) {
-    const bool has_history = !trainer.run_history().get_metric_names().empty();
-    updates_before_ = has_history && trainer.num_updates() == 0 ? last_update_ : 0;
-    if (update(trainer) == 0) forget_places();
-    records_of_last_update_.clear();
-    new_metrics_.take(trainer.run_history());
-    window_.reset();
-  }
-  const bool is_in_mid_epoch = goes_on && trainer.run().micro_step() > 0;
-  TrackedRun run = describe_run(trainer, options_.name, options_.config);
-  run.first_update = std::max<int64_t>(0, update(trainer) - (is_in_mid_epoch ? 1 : 0));
-  run.first_epoch = trainer.run_history().current_epoch() - 1;
-  run.is_resumed = goes_on;
-  start(trainer, std::move(run));
-  // Others may evaluate before this one's epoch starts.
-  is_in_epoch_ = trainer.run().micro_step() > 0;
-  if (is_in_mid_epoch) log_again(trainer);
-}
-
-void TrackRun::on_evaluation_run_start(Trainer& trainer) {
-  is_evaluation_ = true;
-  before_evaluation_ = {updates_before_, new_metrics_, records_of_last_update_};
-  updates_before_ = last_update_;
-  new_metrics_.take(trainer.run_history());
-  // After a training run, the evaluation continues its record and must not change its contents.
-  TrackedRun run = std::move(run_);
-  if (last_update_ == 0) {
-    run = describe_run(trainer, options_.name, options_.config);
-    forget_places();
-  }
-  run.first_update = last_update_;
-  run.first_epoch = last_epoch_;
-  start(trainer, std::move(run));
-}
-
-void TrackRun::start(Trainer& trainer, TrackedRun run) {
-  run_ = std::move(run);
-  pending_.clear();
-  last_update_ = update(trainer);
-  last_epoch_ = run_.first_epoch;
-  next_flush_ = Clock::now();
-  is_in_epoch_ = false;
-  num_open_evaluations_ = 0;
-  is_on_ = trainer.accelerator().is_main_process();
-  for (Sink& sink : sinks_) sink.is_on = false;
-  // A tracker must not prevent an evaluation after a training run.
-  const bool may_fail = is_evaluation_ && last_update_ > 0;
-  const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
-    for (Sink& sink : sinks_) {
-      if (!is_on_ || sink.has_failed) continue;
-      const auto start_tracker = [&](Tracker& tracker) {
-        TrackedRun own = run_;
-        own.place = sink.place;
-        tracker.start(own);
-        sink.place = tracker.place();
-        sink.is_on = true;
-      };
-      if (may_fail) {
-        call(trainer, sink, start_tracker);
-      } else {
-        start_tracker(*sink.tracker);
-      }
-    }
-  });
-  LINKBOY_CHECK(failure.empty(), failure);
-}
-
-void TrackRun::forget_places() {
-  for (Sink& sink : sinks_) sink.place.clear();
+  recorder_->start_training(trainer, is_resumed());
 }
 
 void TrackRun::on_training_run_end(Trainer& trainer) {
-  log_pending(trainer, /*wait=*/true);
-  log_new_metrics(trainer);
-  finish(trainer, to_string(trainer.run().result().reason));
+  recorder_->log_pending(/*wait=*/true);
+  recorder_->end(trainer);
 }
 
-void TrackRun::on_evaluation_run_end(Trainer& trainer) {
-  log_new_metrics(trainer);
-  finish(trainer, to_string(trainer.run().result().reason));
-}
+void TrackRun::on_evaluation_run_start(Trainer& trainer) { recorder_->start_evaluation(trainer); }
+
+void TrackRun::on_evaluation_run_end(Trainer& trainer) { recorder_->end(trainer); }
 
 void TrackRun::on_exception(Trainer& trainer, std::exception_ptr) {
   // A device that has failed, or that waits for a lost rank, does not send losses any more.
   const auto deadline = Clock::now() + kWaitAfterFailure;
   try {
-    while (!pending_.empty() && Clock::now() < deadline) {
-      log_pending(trainer, /*wait=*/false);
+    while (!recorder_->pending.empty() && Clock::now() < deadline) {
+      recorder_->log_pending(/*wait=*/false);
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the run has already failed
   }
-  finish(trainer, "failed");
+  recorder_->finish(trainer, "failed");
 }
 
 void TrackRun::on_run_exit(Trainer&) {
-  if (!before_evaluation_) return;
-  std::tie(updates_before_, new_metrics_, records_of_last_update_) =
-      *std::exchange(before_evaluation_, std::nullopt);
-}
-
-void TrackRun::finish(Trainer& trainer, std::string_view outcome) {
-  const auto last = latest_metrics(trainer.run_history());
-  for_each_tracker(trainer, [&](Tracker& tracker) {
-    tracker.flush();
-    tracker.finish(outcome, last);
-  });
-  for (Sink& sink : sinks_) sink.is_on = false;
-  pending_.clear();
-  is_on_ = false;
-}
-
-void TrackRun::for_each_tracker(Trainer& trainer, const std::function<void(Tracker&)>& work) {
-  for (Sink& sink : sinks_) {
-    if (sink.is_on) call(trainer, sink, work);
-  }
-}
-
-void TrackRun::call(Trainer& trainer, Sink& sink, const std::function<void(Tracker&)>& work) {
-  try {
-    work(*sink.tracker);
-  } catch (const std::exception&) {
-    sink.is_on = false;
-    sink.has_failed = true;
-    trainer.log(LogLevel::error,
-                c10::str("a tracker failed: ", message_of(std::current_exception()),
-                         " The run continues without this tracker."));
-  }
+  const auto before = std::exchange(recorder_->before_evaluation, std::nullopt);
+  if (before) recorder_->progress = *before;
 }
 
 // Updates.
 
 void TrackRun::on_train_epoch_start(Trainer& trainer) {
-  const LossAverage& losses = trainer.run().train_loss_average();
-  are_gradients_logged_ = trainer.run().micro_step() > 0;
-  // A resumed epoch continues with the window of the saved state.
-  if (trainer.run().micro_step() == 0) window_.reset();
-  window_start_ = Clock::now();
-  window_start_count_ = losses.count();
-  num_open_evaluations_ = 0;
-  is_in_epoch_ = true;
+  recorder_->window.start_epoch(trainer.run());
+  recorder_->are_gradients_logged = trainer.run().micro_step() > 0;
+  recorder_->is_in_epoch = true;
 }
 
-/// Does not use the epoch's sum, which stays NaN or infinite after such a loss.
 void TrackRun::on_train_step_end(Trainer&, const Batch&, const StepOutput& output) {
-  if (is_on_) window_.update(output.loss, output.batch_size);
+  if (!recorder_->trackers.is_on()) return;
+  recorder_->window.losses.update(output.loss, output.batch_size);
 }
 
-void TrackRun::on_train_update_end(Trainer& trainer) {
-  if (!is_on_) return;
-  log_pending(trainer, /*wait=*/false);
-  // An update that was skipped because of its gradients does not count.
-  const bool is_new = update(trainer) != std::exchange(last_update_, update(trainer));
-  if (is_new) forget_records_before(last_update_);
-  if (is_new && last_update_ % options_.every_n_updates == 0) {
-    pending_.push_back(make_record(trainer));
-    log_pending(trainer, /*wait=*/false);
-  }
-  if (Clock::now() >= next_flush_) flush(trainer);
+void TrackRun::on_gradients_ready(Trainer& trainer) {
+  Recorder& own = *recorder_;
+  const bool is_on = own.trackers.is_on();
+  // At the end of the update, the scheduler has already set the rates of the next one.
+  const bool is_due = (own.update(trainer) + 1) % own.options.every_n_updates == 0;
+  if (is_on && is_due) own.window.learning_rates = learning_rates_of(*trainer.optimizer());
+  if (!own.is_histogram_epoch(trainer) || std::exchange(own.are_gradients_logged, true)) return;
+  trainer.accelerator().unscale_gradients(*trainer.optimizer());
+  if (is_on) own.log_gradients(trainer);
 }
 
-TrackRun::PendingRecord TrackRun::make_record(Trainer& trainer) {
-  const LossAverage& losses = trainer.run().train_loss_average();
-  const auto now = Clock::now();
-  const double seconds = std::chrono::duration<double>(now - window_start_).count();
-  const auto samples = static_cast<double>((losses.count() - window_start_count_) *
-                                           trainer.accelerator().num_processes());
-  PendingRecord record{.time = time(trainer),
-                       .total = window_.total_async(),
-                       .num_samples = window_.count(),
-                       .others = learning_rates_};
-  if (seconds > 0.0) record.others.push_back({"samples_per_second", samples / seconds});
-  window_.reset();
-  window_start_count_ = losses.count();
-  window_start_ = now;
-  return record;
-}
-
-std::vector<TrackedScalar> TrackRun::PendingRecord::scalars() const {
-  const double loss = total.value() / static_cast<double>(num_samples);
-  std::vector<TrackedScalar> all{{"train_loss", loss}};
-  all.insert(all.end(), others.begin(), others.end());
-  return all;
-}
-
-void TrackRun::log_pending(Trainer& trainer, bool wait) {
-  while (!pending_.empty() && (wait || pending_.front().is_ready())) {
-    log(trainer, pending_.front().scalars(), pending_.front().time);
-    pending_.pop_front();
-  }
-}
+void TrackRun::on_train_update_end(Trainer& trainer) { recorder_->end_update(trainer); }
 
 void TrackRun::log_scalars(Trainer& trainer, const std::vector<TrackedScalar>& scalars) {
-  log(trainer, scalars, time(trainer));
+  recorder_->log(scalars, recorder_->time(trainer));
 }
 
 void TrackRun::log_text(Trainer& trainer, std::string_view name, std::string_view text) {
-  if (!is_on_) return;
-  for_each_tracker(trainer, [&](Tracker& tracker) { tracker.log_text(name, text, time(trainer)); });
-}
-
-void TrackRun::log(Trainer& trainer, const std::vector<TrackedScalar>& scalars,
-                   const TrackedTime& time) {
-  if (scalars.empty() || !is_on_) return;
-  forget_records_before(time.update);
-  for (const auto& [name, value] : scalars) records_of_last_update_.push_back({time, name, value});
-  for_each_tracker(trainer, [&](Tracker& tracker) { tracker.log_scalars(scalars, time); });
-}
-
-void TrackRun::log_again(Trainer& trainer) {
-  const auto records = std::exchange(records_of_last_update_, {});
-  // Scalars that were recorded together have the same time.
-  for (auto first = records.begin(); first != records.end();) {
-    std::vector<TrackedScalar> scalars;
-    const TrackedTime time = first->time;
-    for (; first != records.end() && first->time.seconds == time.seconds; ++first) {
-      if (first->value.isDouble()) {
-        scalars.push_back({first->name, first->value.toDouble()});
-      } else if (is_on_ && time.update >= update(trainer)) {
-        log_histogram(trainer, first->name, first->value.toTensor(), time);
-        records_of_last_update_.push_back(*first);
-      }
-    }
-    if (time.update == update(trainer)) log(trainer, scalars, time);
-  }
-}
-
-void TrackRun::forget_records_before(int64_t update) {
-  std::erase_if(records_of_last_update_,
-                [update](const Record& record) { return record.time.update < update; });
-}
-
-void TrackRun::flush(Trainer& trainer) {
-  for_each_tracker(trainer, [](Tracker& tracker) { tracker.flush(); });
-  next_flush_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                   std::chrono::duration<double>(options_.flush_seconds));
+  recorder_->trackers.for_each(
+      [&](Tracker& tracker) { tracker.log_text(name, text, recorder_->time(trainer)); });
 }
 
 // Epochs.
 
 void TrackRun::on_train_epoch_end(Trainer& trainer) {
-  log_pending(trainer, /*wait=*/true);
-  log_new_metrics(trainer);
-  if (is_histogram_epoch(trainer)) log_histograms(trainer, /*of_gradients=*/false);
+  recorder_->log_pending(/*wait=*/true);
+  recorder_->log_new_metrics(trainer);
+  if (recorder_->is_histogram_epoch(trainer)) recorder_->log_weights(trainer);
 }
 
-void TrackRun::on_eval_epoch_start(Trainer&) {
-  if (num_open_evaluations_++ == 0) evaluation_start_ = Clock::now();
-}
+void TrackRun::on_eval_epoch_start(Trainer&) { recorder_->window.start_evaluation(); }
 
 void TrackRun::on_eval_epoch_end(Trainer& trainer) {
-  log_new_metrics(trainer);
-  on_eval_epoch_interrupted(trainer);
+  recorder_->log_new_metrics(trainer);
+  recorder_->window.end_evaluation();
 }
 
-/// The evaluation may be between two updates, and may contain other evaluations.
-void TrackRun::on_eval_epoch_interrupted(Trainer&) {
-  if (--num_open_evaluations_ == 0) window_start_ += Clock::now() - evaluation_start_;
-}
+void TrackRun::on_eval_epoch_interrupted(Trainer&) { recorder_->window.end_evaluation(); }
 
 void TrackRun::on_training_run_epoch_end(Trainer& trainer) {
-  last_epoch_ = trainer.run_history().current_epoch();
-  log_new_metrics(trainer);
-  is_in_epoch_ = false;
-  flush(trainer);
-}
-
-void TrackRun::log_new_metrics(Trainer& trainer) {
-  std::vector<TrackedScalar> fresh;
-  for (auto& [name, value] : new_metrics_.take(trainer.run_history())) {
-    fresh.push_back({std::move(name), value});
-  }
-  log(trainer, fresh, time(trainer));
-}
-
-// Histograms.
-
-bool TrackRun::is_histogram_epoch(Trainer& trainer) const {
-  return options_.histograms_every_n_epochs &&
-         trainer.run_history().current_epoch() % *options_.histograms_every_n_epochs == 0;
-}
-
-void TrackRun::on_gradients_ready(Trainer& trainer) {
-  // At the end of the update, the scheduler has already set the rates of the next one.
-  const bool is_due = (update(trainer) + 1) % options_.every_n_updates == 0;
-  if (is_on_ && is_due) learning_rates_ = learning_rates(*trainer.optimizer());
-  if (!is_histogram_epoch(trainer) || std::exchange(are_gradients_logged_, true)) return;
-  trainer.accelerator().unscale_gradients(*trainer.optimizer());
-  log_histograms(trainer, /*of_gradients=*/true);
-}
-
-void TrackRun::log_histograms(Trainer& trainer, bool of_gradients) {
-  if (!is_on_) return;
-  TrackedTime when = time(trainer);
-  if (of_gradients) ++when.update;  // the update that they belong to
-  for (const auto& [name, tensor] : trainer.model().named_tensors()) {
-    if (!of_gradients && tensor.is_floating_point()) {
-      log_histogram(trainer, "weights/" + name, tensor, when);
-    } else if (of_gradients && tensor.is_leaf() && tensor.grad().defined()) {
-      // A training state contains only dense tensors, and the device's memory is for training.
-      const at::Tensor gradient = tensor.grad().to_dense().to(at::kCPU);
-      log_histogram(trainer, "gradients/" + name, gradient, when);
-      records_of_last_update_.push_back({when, "gradients/" + name, gradient.clone()});
-    }
-  }
-}
-
-void TrackRun::log_histogram(Trainer& trainer, const std::string& name, const at::Tensor& values,
-                             const TrackedTime& time) {
-  for_each_tracker(trainer, [&](Tracker& tracker) { tracker.log_histogram(name, values, time); });
-}
-
-// Time.
-
-int64_t TrackRun::update(Trainer& trainer) const { return updates_before_ + trainer.num_updates(); }
-
-TrackedTime TrackRun::time(Trainer& trainer) const {
-  // After an epoch, the history already has the number of the next one.
-  const int64_t epoch =
-      is_in_epoch_ ? trainer.run_history().current_epoch() : std::max<int64_t>(1, last_epoch_);
-  return {.update = update(trainer), .epoch = epoch, .seconds = seconds_since_1970()};
+  recorder_->last_epoch = trainer.run_history().current_epoch();
+  recorder_->log_new_metrics(trainer);
+  recorder_->is_in_epoch = false;
+  recorder_->flush();
 }
 
 // State.
 
 StateDict TrackRun::state_dict() const {
-  std::vector<Record> records;
-  std::copy_if(records_of_last_update_.begin(), records_of_last_update_.end(),
-               std::back_inserter(records),
-               [this](const Record& record) { return record.time.update >= last_update_; });
-  for (const PendingRecord& pending : pending_) {
-    if (pending.time.update != last_update_) continue;
-    for (const auto& [name, value] : pending.scalars()) {
-      records.push_back({pending.time, name, value});
+  const Recorder& own = *recorder_;
+  Recorder::Progress progress = own.progress;
+  progress.forget_before(own.last_update);
+  for (const Window::Record& record : own.pending) {
+    if (record.time.update != own.last_update) continue;
+    for (const auto& [name, value] : record.scalars()) {
+      progress.last_values.push_back({record.time, name, value});
     }
   }
-  c10::impl::GenericList list(c10::AnyType::get());
-  for (const auto& [time, name, value] : records) {
-    list.push_back(StateDict{
-        {"update", time.update},
-        {"epoch", time.epoch},
-        {"seconds", time.seconds},
-        {"name", name},
-        {"value",
-         value}}.to_ivalue());
+  c10::impl::GenericList values(c10::AnyType::get());
+  for (const auto& [time, name, value] : progress.last_values) {
+    StateDict record{{"update", time.update}, {"epoch", time.epoch}, {"seconds", time.seconds}};
+    record.set("name", name);
+    record.set("value", value);
+    values.push_back(record);
   }
-  StateDict state;
-  state.set("num_logged", new_metrics_.state_dict());
-  state.set("records_of_last_update", list);
-  state.set("updates_before", updates_before_);
-  state.set("window_loss", window_.total());
-  state.set("window_samples", window_.count());
-  state.set("places", places());
-  return state;
+  return {
+      {"num_logged", progress.new_metrics.state_dict()}, {"records_of_last_update", values},
+      {"updates_before", progress.updates_before},       {"window_loss", own.window.losses.total()},
+      {"window_samples", own.window.losses.count()},     {"places", own.trackers.places()}};
 }
-
-namespace {
-
-/// Returns "linkboy::CsvTracker 2" for the third tracker of that class. The class is part of the
-/// key because the list may differ when the run continues.
-std::string next_key(const Tracker& tracker, std::map<std::string, int>& counts) {
-  const std::string name = c10::demangle(typeid(tracker).name());
-  return fmt::format("{} {}", name, counts[name]++);
-}
-
-}  // namespace
-
-StateDict TrackRun::places() const {
-  StateDict places;
-  std::map<std::string, int> counts;
-  for (const Sink& sink : sinks_) {
-    const std::string key = next_key(*sink.tracker, counts);
-    if (!sink.place.empty()) places.set(key, sink.place);
-  }
-  return places;
-}
-
-void TrackRun::load_places(const StateDict& places) {
-  std::map<std::string, int> counts;
-  for (Sink& sink : sinks_) {
-    const std::string key = next_key(*sink.tracker, counts);
-    sink.place = places.contains(key) ? places.get_string(key) : "";
-  }
-}
-
-namespace {
-
-c10::IValue value_of(const StateDict& record) {
-  if (record.at("value").isTensor()) return record.get_tensor("value");
-  return record.get_double("value");
-}
-
-}  // namespace
 
 void TrackRun::load_state_dict(const StateDict& state) {
-  new_metrics_.load_state_dict(state.get_dict("num_logged"));
-  records_of_last_update_.clear();
+  Recorder::Progress& progress = recorder_->progress;
+  progress.new_metrics.load_state_dict(state.get_dict("num_logged"));
+  progress.last_values.clear();
   for (const c10::IValue& value : state.get_list("records_of_last_update")) {
     const StateDict record = StateDict::from_ivalue(value, "a record of TrackRun");
-    records_of_last_update_.push_back({{.update = record.get_int("update"),
-                                        .epoch = record.get_int("epoch"),
-                                        .seconds = record.get_double("seconds")},
-                                       record.get_string("name"),
-                                       value_of(record)});
+    const bool is_histogram = record.at("value").isTensor();
+    progress.last_values.push_back(
+        {{.update = record.get_int("update"),
+          .epoch = record.get_int("epoch"),
+          .seconds = record.get_double("seconds")},
+         record.get_string("name"),
+         is_histogram ? c10::IValue(record.get_tensor("value")) : record.get_double("value")});
   }
-  updates_before_ = state.get_int("updates_before");
-  window_.restore(state.get_double("window_loss"), state.get_int("window_samples"));
-  load_places(state.get_dict("places"));
+  progress.updates_before = state.get_int("updates_before");
+  recorder_->window.losses.restore(state.get_double("window_loss"),
+                                   state.get_int("window_samples"));
+  recorder_->trackers.load_places(state.get_dict("places"));
 }
 
 }  // namespace linkboy

@@ -2,20 +2,14 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/extend/async_scalar.hpp"
-#include "linkboy/extend/loss_average.hpp"
-#include "linkboy/extend/metric_cursor.hpp"
 #include "linkboy/tracking/tracker.hpp"
 #include "linkboy/util/make.hpp"
 
@@ -74,6 +68,7 @@ class LINKBOY_API TrackRun : public Callback {
 
   /// @throws OptionError if a tracker is null or given twice, or if an option is out of range.
   explicit TrackRun(std::vector<std::shared_ptr<Tracker>> trackers, TrackRunOptions options = {});
+  ~TrackRun() override;
 
   bool writes_files() const override { return true; }
 
@@ -110,84 +105,10 @@ class LINKBOY_API TrackRun : public Callback {
 
  private:
   using Clock = std::chrono::steady_clock;
+  class Window;
+  struct Recorder;
 
-  struct Sink {
-    std::shared_ptr<Tracker> tracker;
-    bool is_on = false;
-    std::string place{};      // Tracker::place of the current run, or of one that may continue
-    bool has_failed = false;  // in the training run or the evaluations after it
-  };
-
-  /// The record of an update, which is written when the loss has arrived.
-  struct PendingRecord {
-    TrackedTime time;
-    AsyncScalar total;  // of the losses since the previous record
-    int64_t num_samples;
-    std::vector<TrackedScalar> others;
-
-    bool is_ready() const { return total.is_ready(); }
-    std::vector<TrackedScalar> scalars() const;
-  };
-
-  void start(Trainer& trainer, TrackedRun run);
-  void finish(Trainer& trainer, std::string_view outcome);
-  void forget_places();
-  StateDict places() const;
-  void load_places(const StateDict& places);
-  void call(Trainer& trainer, Sink& sink, const std::function<void(Tracker&)>& work);
-  void for_each_tracker(Trainer& trainer, const std::function<void(Tracker&)>& work);
-  void log(Trainer& trainer, const std::vector<TrackedScalar>& scalars, const TrackedTime& time);
-  void log_again(Trainer& trainer);
-  void forget_records_before(int64_t update);
-  void log_pending(Trainer& trainer, bool wait);
-  void log_new_metrics(Trainer& trainer);
-  void log_histogram(Trainer& trainer, const std::string& name, const at::Tensor& values,
-                     const TrackedTime& time);
-  void log_histograms(Trainer& trainer, bool of_gradients);
-  void flush(Trainer& trainer);
-  PendingRecord make_record(Trainer& trainer);
-  bool is_histogram_epoch(Trainer& trainer) const;
-  int64_t update(Trainer& trainer) const;
-  TrackedTime time(Trainer& trainer) const;
-
-  TrackRunOptions options_;
-  std::vector<Sink> sinks_;
-  bool is_on_ = false;
-  bool is_evaluation_ = false;
-  TrackedRun run_;
-  Clock::time_point next_flush_;
-
-  int64_t updates_before_ = 0;  // in the runs that this one continues
-  int64_t last_update_ = 0;
-  int64_t last_epoch_ = 0;  // the last finished epoch
-
-  MetricCursor new_metrics_;
-
-  // The updates since the last record of the epoch.
-  LossAverage window_;
-  Clock::time_point window_start_;
-  bool is_in_epoch_ = false;
-  int64_t num_open_evaluations_ = 0;
-  Clock::time_point evaluation_start_;  // of the outermost evaluation
-  int64_t window_start_count_ = 0;
-  std::vector<TrackedScalar> learning_rates_;
-
-  std::deque<PendingRecord> pending_;
-  bool are_gradients_logged_ = false;
-
-  // The records of the last update. A run that resumes there in the middle of an epoch repeats
-  // them, because other trackers, or other metrics, may have recorded that update after the state
-  // was saved.
-  struct Record {
-    TrackedTime time;
-    std::string name;
-    c10::IValue value;  // a number, or a tensor for a histogram
-  };
-  std::vector<Record> records_of_last_update_;
-
-  // `updates_before_`, `new_metrics_` and `records_of_last_update_` of the training run before an
-  // evaluation run, which must not change what a training state contains.
-  std::optional<std::tuple<int64_t, MetricCursor, std::vector<Record>>> before_evaluation_;
+  std::unique_ptr<Recorder> recorder_;
 };
 /// Makes a TrackRun.
 inline constexpr Maker<TrackRun> track_run{};

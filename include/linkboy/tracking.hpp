@@ -8,3 +8,4 @@
 #include "linkboy/tracking/tensorboard_tracker.hpp"
 #include "linkboy/tracking/tracker.hpp"
 #include "linkboy/tracking/tracker_factory.hpp"
+#include "linkboy/tracking/tracker_group.hpp"

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <optional>
@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "line_file.hpp"
+#include "util/parse_number.hpp"
 
 namespace linkboy {
 namespace {
@@ -21,7 +22,8 @@ namespace {
 std::string csv_text(std::string text) {
   // Spreadsheets would read such a name as a formula, and a name can come from an untrusted
   // training state.
-  if (!text.empty() && std::string_view("=+-@\t\r").find(text[0]) != text.npos) text.insert(0, "'");
+  if (!text.empty() && std::string_view("=+-@\t\r").find(text[0]) != text.npos)
+    text.insert(text.begin(), '\'');
   if (text.find_first_of(",\"\r\n") == text.npos) return text;
   c10::ReplaceAll(text, "\"", "\"\"");
   return '"' + text + '"';
@@ -41,19 +43,16 @@ std::size_t first_row_size(std::string_view text) {
   return 0;
 }
 
-/// Removes the number and the comma after it from the front of `row`.
-bool take_integer(std::string_view& row, int64_t& value) {
-  const auto [end, error] = std::from_chars(row.data(), row.data() + row.size(), value);
-  if (error != std::errc() || end == row.data() + row.size() || *end != ',') return false;
-  row.remove_prefix(static_cast<std::size_t>(end - row.data()) + 1);
-  return true;
-}
-
 std::optional<OldRecord> parse_row(std::string_view row) {
-  OldRecord record;
-  row.remove_prefix(std::min(row.find(','), row.size() - 1) + 1);
-  if (!take_integer(row, record.epoch) || !take_integer(row, record.update)) return std::nullopt;
-  return record;
+  std::array<std::string_view, 3> fields;  // time, epoch and update
+  for (std::string_view& field : fields) {
+    field = row.substr(0, row.find(','));
+    row.remove_prefix(std::min(field.size() + 1, row.size()));
+  }
+  const auto epoch = parse_number<int64_t>(fields[1]);
+  const auto update = parse_number<int64_t>(fields[2]);
+  if (!epoch || !update) return std::nullopt;
+  return OldRecord{.update = *update, .epoch = *epoch};
 }
 
 constexpr LineFormat kCsvFormat{.header = "time,epoch,update,name,value\n",

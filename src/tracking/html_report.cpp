@@ -1,4 +1,4 @@
-// Writes the lines of json_lines.cpp into the page of html_page.hpp, whose script draws them.
+// Writes the lines of json_lines.hpp into the page of html_page.hpp, whose script draws them.
 
 #include "linkboy/tracking/html_report.hpp"
 
@@ -39,7 +39,7 @@ void HtmlReport::start(const TrackedRun& run) {
   const OldFile file = lock_old_file(path_);
   lines_.clear();
   histograms_.clear();
-  LINKBOY_CHECK(file.bytes.empty() || read_page(file.bytes, ResumePoint(run)), "\"", path_.string(),
+  LINKBOY_CHECK(file.bytes.empty() || read_page(file.bytes, run), "\"", path_.string(),
                 "\" is not a page that HtmlReport wrote. Choose another path, or move the file "
                 "away.");
   TrackedRun named = run;
@@ -49,7 +49,7 @@ void HtmlReport::start(const TrackedRun& run) {
   write();  // also locks the new file
 }
 
-bool HtmlReport::read_page(std::string_view page, const ResumePoint& resume_point) {
+bool HtmlReport::read_page(std::string_view page, const TrackedRun& run) {
   const std::string_view element = kHtmlBegin.substr(kHtmlBegin.rfind("<script"));
   const std::size_t begin = page.find(element);
   const std::size_t end = page.find("</script>", begin);
@@ -59,7 +59,7 @@ bool HtmlReport::read_page(std::string_view page, const ResumePoint& resume_poin
     for (std::size_t size; (size = text.find('\n') + 1) != 0; text.remove_prefix(size)) {
       const auto json = nlohmann::json::parse(text.substr(0, size));
       const OldRecord record = old_record(json);
-      if (!resume_point.is_resumed() || !resume_point.keeps(record.update, record.epoch)) continue;
+      if (!continues_records(run) || !keeps(run, record)) continue;
       std::string line = html_line(std::string(text.substr(0, size)));
       if (json.at("type") == "histogram") {
         histograms_.emplace_back(json.at("name"), std::move(line));

@@ -20,30 +20,42 @@ namespace {
 namespace fs = std::filesystem;
 
 struct OldRecords {
-  bool are_readable;
   std::string text{};  // the header and all complete records
   std::vector<OldRecord> places{};
 };
 
-/// Reads the records of an earlier run. If another program wrote the file, its header or its first
-/// record differs.
-OldRecords read_records(std::string_view text, const LineFormat& format) {
-  const std::string_view header = format.header;
-  OldRecords old{.are_readable = text.starts_with(header) || header.starts_with(text)};
-  if (!text.starts_with(header) || text.empty()) return old;
-  old.text = header;
-  text.remove_prefix(header.size());
+/// Reads the records of an earlier run. Returns nothing if another program wrote the file: its
+/// header or its first record differs.
+std::optional<OldRecords> read_records(std::string_view text, const LineFormat& format) {
+  const bool is_cut = text.empty() || text.size() < format.header.size();
+  if (is_cut && format.header.starts_with(text)) return OldRecords{};
+  if (!text.starts_with(format.header)) return std::nullopt;
+  OldRecords old{.text = std::string(format.header)};
+  text.remove_prefix(format.header.size());
   for (std::size_t size; (size = format.record_size(text)) != 0; text.remove_prefix(size)) {
     if (auto record = format.parse(text.substr(0, size))) {
       record->begin = old.text.size();
       old.places.push_back(*record);
       old.text += text.substr(0, size);
     } else if (old.places.empty()) {
-      old.are_readable = false;
+      return std::nullopt;
     }
   }
-  if (old.text.empty()) old.are_readable = false;  // neither a header nor a record
+  if (old.text.empty()) return std::nullopt;  // neither a header nor a record
   return old;
+}
+
+/// Returns the offset of the first of the obsolete records at the end of the file, or the end.
+std::size_t end_of_kept(const OldRecords& old, const TrackedRun& run) {
+  const std::vector<OldRecord>& records = old.places;
+  std::size_t count = records.size();
+  for (; count > 0; --count) {
+    const OldRecord& last = records[count - 1];
+    if (last.starts_run || keeps(run, last)) break;
+    // Updates never decrease within a run, so the records before it belong to an earlier run.
+    if (count < records.size() && last.update > records[count].update) break;
+  }
+  return count < records.size() ? records[count].begin : old.text.size();
 }
 
 }  // namespace
@@ -62,14 +74,13 @@ void LineFile::start(const TrackedRun& run, bool append, const LineFormat& forma
                      std::string_view added) {
   close();
   OldFile old = lock_old_file(path_);
-  OldRecords records = read_records(old.bytes, format);
-  LINKBOY_CHECK(records.are_readable, "\"", path_.string(), "\" is not ", format.description,
+  std::optional<OldRecords> records = read_records(old.bytes, format);
+  LINKBOY_CHECK(records, "\"", path_.string(), "\" is not ", format.description,
                 ". Choose another path, or move the file away.");
-  const ResumePoint resume_point(run);
-  std::size_t kept = append ? records.text.size() : 0;
-  if (resume_point.is_resumed()) kept = resume_point.cut(records.places, records.text.size());
-  records.text.resize(kept);
-  open(std::move(old.lock), records.text, c10::str(kept == 0 ? format.header : "", added));
+  std::size_t kept = append ? records->text.size() : 0;
+  if (continues_records(run)) kept = end_of_kept(*records, run);
+  records->text.resize(kept);
+  open(std::move(old.lock), records->text, c10::str(kept == 0 ? format.header : "", added));
 }
 
 void LineFile::open(FileDescriptor lock, std::string_view kept, std::string_view added) {
@@ -112,17 +123,6 @@ void LineFile::append(std::string_view records) {
 void LineFile::close() {
   file_ = FileDescriptor();
   lock_ = FileDescriptor();
-}
-
-std::size_t ResumePoint::cut(const std::vector<OldRecord>& records, std::size_t end) const {
-  std::size_t count = records.size();
-  for (; count > 0; --count) {
-    const OldRecord& last = records[count - 1];
-    if (last.starts_run || keeps(last.update, last.epoch)) break;
-    // Updates never decrease within a run, so the records before it belong to an earlier run.
-    if (count < records.size() && last.update > records[count].update) break;
-  }
-  return count < records.size() ? records[count].begin : end;
 }
 
 }  // namespace linkboy

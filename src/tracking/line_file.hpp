@@ -33,28 +33,15 @@ struct OldRecord {
   bool starts_run = false;  // at update 0
 };
 
-/// The point at which a run resumes. Determines which records of the previous attempt are obsolete.
-class ResumePoint {
- public:
-  explicit ResumePoint(const TrackedRun& run)
-      : update_(run.first_update), epoch_(run.first_epoch), is_marked_(run.is_resumed) {}
+/// Whether a run continues earlier records.
+inline bool continues_records(const TrackedRun& run) {
+  return run.is_resumed || run.first_update > 0 || run.first_epoch > 0;
+}
 
-  /// Whether the run continues earlier records.
-  bool is_resumed() const { return is_marked_ || update_ > 0 || epoch_ > 0; }
-
-  bool keeps(int64_t update, int64_t epoch) const {
-    return update <= update_ && epoch <= epoch_ + 1;
-  }
-
-  /// Returns the offset of the first of the obsolete records at the end of the file, or `end` if
-  /// there are none.
-  std::size_t cut(const std::vector<OldRecord>& records, std::size_t end) const;
-
- private:
-  int64_t update_;
-  int64_t epoch_;
-  bool is_marked_;
-};
+/// Whether a run that continues earlier records keeps this one. Later records are obsolete.
+inline bool keeps(const TrackedRun& run, const OldRecord& record) {
+  return record.update <= run.first_update && record.epoch <= run.first_epoch + 1;
+}
 
 /// The format of a file with one record after another.
 struct LineFormat {

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <cctype>
-#include <chrono>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -36,7 +35,6 @@ constexpr int kMetadata = 9;
 
 // Fields and values of TensorBoard's hparams plugin and of protobuf's Value.
 namespace hparams {
-constexpr std::string_view kPlugin = "hparams";
 constexpr int kSessionStart = 3;
 constexpr int kSessionEnd = 4;
 constexpr int kNumber = 2;
@@ -45,11 +43,6 @@ constexpr int kBool = 4;
 constexpr int64_t kSuccess = 1;
 constexpr int64_t kFailure = 2;
 }  // namespace hparams
-
-double now() {
-  const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(since_1970).count();
-}
 
 std::string folder_stem(std::string name) {
   for (char& letter : name) {
@@ -93,10 +86,14 @@ ProtobufWriter summary_of(const ProtobufWriter& value) {
   return ProtobufWriter().add_message(summary::kValue, value);
 }
 
-ProtobufWriter metadata(std::string_view plugin, std::string_view content) {
+ProtobufWriter tensor_summary(std::string_view tag, const ProtobufWriter& tensor,
+                              std::string_view plugin, std::string_view content) {
   constexpr int kPluginData = 1;
   const auto data = ProtobufWriter().add_bytes(1, plugin).add_bytes(2, content);
-  return ProtobufWriter().add_message(kPluginData, data);
+  return summary_of(
+      value_of(tag)
+          .add_message(summary::kTensor, tensor)
+          .add_message(summary::kMetadata, ProtobufWriter().add_message(kPluginData, data)));
 }
 
 ProtobufWriter text_summary(std::string_view tag, std::string_view text) {
@@ -110,9 +107,7 @@ ProtobufWriter text_summary(std::string_view tag, std::string_view text) {
                           .add_int(kDtype, kStringType)
                           .add_message(kShape, shape)
                           .add_bytes(kStringValue, text);
-  return summary_of(value_of(tag)
-                        .add_message(summary::kTensor, tensor)
-                        .add_message(summary::kMetadata, metadata("text", "")));
+  return tensor_summary(tag, tensor, "text", "");
 }
 
 /// The HPARAMS tab reads only the metadata, but a value must have a tensor.
@@ -120,10 +115,7 @@ ProtobufWriter hparams_summary(std::string_view tag, const ProtobufWriter& plugi
   constexpr int64_t kFloatType = 1;
   const auto shape = ProtobufWriter().add_message(2, ProtobufWriter());
   const auto nothing = ProtobufWriter().add_int(1, kFloatType).add_message(2, shape);
-  return summary_of(
-      value_of(tag)
-          .add_message(summary::kTensor, nothing)
-          .add_message(summary::kMetadata, metadata(hparams::kPlugin, plugin_data.bytes())));
+  return tensor_summary(tag, nothing, "hparams", plugin_data.bytes());
 }
 
 /// Writes numbers as numbers, because TensorBoard sorts and filters them.
@@ -176,7 +168,7 @@ TensorBoardTracker::TensorBoardTracker(TensorBoardTrackerOptions options)
 TensorBoardTracker::~TensorBoardTracker() = default;
 
 void TensorBoardTracker::start(const TrackedRun& run) {
-  const double seconds = now();
+  const double seconds = seconds_since_1970();
   const bool goes_on = is_run_in(options_.directory, run.place);
   run_directory_ =
       goes_on ? options_.directory / run.place : make_folder(options_.directory, run.name);
@@ -236,8 +228,9 @@ void TensorBoardTracker::log_text(std::string_view name, std::string_view text,
 void TensorBoardTracker::finish(std::string_view outcome, std::span<const TrackedScalar>) {
   if (outcome != "stop_request") {
     const bool has_failed = outcome == "failed" || outcome == "nan";
-    file().add_summary(session_end(has_failed ? hparams::kFailure : hparams::kSuccess, now()),
-                       now(), 0);
+    const double seconds = seconds_since_1970();
+    const int64_t status = has_failed ? hparams::kFailure : hparams::kSuccess;
+    file().add_summary(session_end(status, seconds), seconds, 0);
   }
   file_.reset();
   lock_.reset();

@@ -17,8 +17,6 @@
 
 namespace linkboy {
 
-class ResumePoint;
-
 struct HtmlReportOptions {
   /// The shortest time between two writes of the file by `flush`, in seconds. After a slow write,
   /// the time is longer: 20 times the duration of that write. If 0, every `flush` writes the file.
@@ -74,7 +72,7 @@ class LINKBOY_API HtmlReport : public Tracker {
   virtual std::chrono::steady_clock::time_point now() const;
 
  private:
-  bool read_page(std::string_view page, const ResumePoint& resume_point);
+  bool read_page(std::string_view page, const TrackedRun& run);
   void write();
 
   std::filesystem::path path_;

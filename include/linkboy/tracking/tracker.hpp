@@ -50,6 +50,9 @@ struct TrackedTime {
   double seconds = 0.0;
 };
 
+/// Returns the current value for TrackedTime::seconds.
+LINKBOY_API double seconds_since_1970();
+
 /// A number under the name of its metric.
 struct TrackedScalar {
   /// The metric's name in the run history.

@@ -25,19 +25,26 @@ TrainOptions toy_options(int64_t num_epochs = 1) {
           .train_dataloader_options = {.shuffle = false}};
 }
 
-std::vector<double> numbers(const at::Tensor& tensor) {
+using Numbers = std::vector<double>;
+
+Numbers numbers(const at::Tensor& tensor) {
   const at::Tensor values = tensor.to(at::kDouble).contiguous();
   return {values.data_ptr<double>(), values.data_ptr<double>() + values.numel()};
+}
+
+/// Returns the updates of the losses.
+Numbers updates_of(const EventStorage& storage, const char* name = "train_loss") {
+  return numbers(storage.updates(name, 100));
 }
 
 TEST(EventStorageTest, KeepsTheLossAndTheLearningRateOfEachUpdate) {
   const auto storage = make<EventStorage>();
   const auto losses = std::make_shared<KeepLosses>();
   Toy toy({storage, losses});
-  toy.trainer.train(toy_options());
+  toy.train(toy_options());
   EXPECT_EQ(storage->names(), (std::vector<std::string>{"learning_rate", "train_loss"}));
-  EXPECT_EQ(numbers(storage->values("learning_rate", 9)), (std::vector<double>{0.1, 0.05, 0.025}));
-  EXPECT_EQ(numbers(storage->updates("train_loss", 2)), (std::vector<double>{2, 3}));
+  EXPECT_EQ(numbers(storage->values("learning_rate", 9)), (Numbers{0.1, 0.05, 0.025}));
+  EXPECT_EQ(numbers(storage->updates("train_loss", 2)), (Numbers{2, 3}));
   const auto steps = losses->losses;
   ASSERT_EQ(steps.size(), 6U);
   EXPECT_NEAR(storage->latest("train_loss"), (steps[4] + steps[5]) / 2, 1e-6);
@@ -52,10 +59,10 @@ TEST(EventStorageTest, AcceptsValuesFromOtherCallbacks) {
              found->put_scalar("number", static_cast<double>(trainer.num_updates()));
              found->put_scalar("tensor", torch::full({1}, 0.5, test_device()));
            }})});
-  toy.trainer.train(toy_options());
+  toy.train(toy_options());
   EXPECT_TRUE(storage->contains("number"));
-  EXPECT_EQ(numbers(storage->values("number", 3)), (std::vector<double>{1, 2, 3}));
-  EXPECT_EQ(numbers(storage->updates("tensor", 3)), (std::vector<double>{1, 2, 3}));
+  EXPECT_EQ(numbers(storage->values("number", 3)), (Numbers{1, 2, 3}));
+  EXPECT_EQ(numbers(storage->updates("tensor", 3)), (Numbers{1, 2, 3}));
   EXPECT_EQ(storage->latest("tensor"), 0.5);
 }
 
@@ -64,40 +71,39 @@ TEST(EventStorageTest, SkippedUpdatesHaveTheNumberOfTheNextUpdate) {
   const auto storage = make<EventStorage>();
   ToyOf<SkippingTrainer> toy({storage, saving_in(folder / "states")});
   toy.trainer.skipped_steps = {2, 3, 6};
-  toy.trainer.train(toy_options(2));
-  EXPECT_EQ(numbers(storage->updates("learning_rate", 9)), (std::vector<double>{1, 2, 2, 2, 3, 4}));
-  EXPECT_EQ(numbers(storage->updates("train_loss", 9)), (std::vector<double>{1, 2, 2, 2, 3, 4}));
+  toy.train(toy_options(2));
+  EXPECT_EQ(updates_of(*storage, "learning_rate"), (Numbers{1, 2, 2, 2, 3, 4}));
+  EXPECT_EQ(updates_of(*storage), (Numbers{1, 2, 2, 2, 3, 4}));
   const auto resumed = make<EventStorage>();
   Toy second({resumed});
-  second.trainer.train(resumed_from(folder / "states" / "latest", toy_options(3)));
-  EXPECT_EQ(numbers(resumed->updates("train_loss", 9)),
-            (std::vector<double>{1, 2, 2, 2, 3, 4, 4, 5, 6}));
+  second.train(resumed_from(folder / "states" / "latest", toy_options(3)));
+  EXPECT_EQ(updates_of(*resumed), (Numbers{1, 2, 2, 2, 3, 4, 4, 5, 6}));
 }
 
 TEST(EventStorageTest, KeepsOnlyTheValuesOfItsWindow) {
   const auto storage = make<EventStorage>({.window = 2});
-  Toy(CallbackList{storage}).trainer.train(toy_options());
+  Toy(CallbackList{storage}).train(toy_options());
   EXPECT_EQ(storage->values("train_loss", 100).numel(), 2);
-  EXPECT_EQ(numbers(storage->updates("train_loss", 100)), (std::vector<double>{2, 3}));
+  EXPECT_EQ(updates_of(*storage), (Numbers{2, 3}));
 }
 
 TEST(EventStorageTest, AFurtherRunStartsEmpty) {
   const auto storage = make<EventStorage>();
   Toy toy({storage});
-  toy.trainer.train(toy_options());
-  toy.trainer.train(toy_options());
-  EXPECT_EQ(numbers(storage->updates("train_loss", 100)), (std::vector<double>{1, 2, 3}));
+  toy.train(toy_options());
+  toy.train(toy_options());
+  EXPECT_EQ(updates_of(*storage), (Numbers{1, 2, 3}));
 }
 
 TEST(EventStorageTest, AResumedRunContinuesWithTheSavedValues) {
   const TemporaryFolder folder;
   const auto whole = make<EventStorage>();
-  Toy(CallbackList{whole}).trainer.train(toy_options(2));
+  Toy(CallbackList{whole}).train(toy_options(2));
   Toy first({make<EventStorage>(), saving_in(folder / "states")});
-  first.trainer.train(toy_options(1));
+  first.train(toy_options(1));
   const auto resumed = make<EventStorage>();
   Toy second({resumed});
-  second.trainer.train(resumed_from(folder / "states" / "latest", toy_options(2)));
+  second.train(resumed_from(folder / "states" / "latest", toy_options(2)));
   for (const std::string& name : whole->names()) {
     EXPECT_EQ(numbers(resumed->values(name, 100)), numbers(whole->values(name, 100))) << name;
     EXPECT_EQ(numbers(resumed->updates(name, 100)), numbers(whole->updates(name, 100))) << name;
@@ -117,12 +123,12 @@ TEST(EventStorageTest, AnUnknownNameIsAnErrorThatListsTheNames) {
 TEST(EventStorageTest, ARunResumedFromAStateWithoutItsValuesStartsEmptyAndKeepsTheUpdateNumbers) {
   const TemporaryFolder folder;
   Toy plain({saving_in(folder / "states")});
-  plain.trainer.train(toy_options());
+  plain.train(toy_options());
   const auto storage = make<EventStorage>();
   Toy toy({storage});
-  toy.trainer.train(toy_options());  // leaves values behind
+  toy.train(toy_options());  // leaves values behind
   toy.trainer.train(resumed_from(folder / "states" / "latest", toy_options(2)));
-  EXPECT_EQ(numbers(storage->updates("train_loss", 100)), (std::vector<double>{4, 5, 6}));
+  EXPECT_EQ(updates_of(*storage), (Numbers{4, 5, 6}));
 }
 
 TEST(EventStorageTest, AStateWithOtherShapesIsRefused) {

@@ -68,16 +68,13 @@ constexpr double kTolerance = 1e-6;
 
 TEST(GradientNormTest, RecordsMeanAndMaximumOfEachEpoch) {
   Measured run;
-  run.toy.trainer.train(run_of(2));
-  const auto means = values(run.toy.trainer, "train_gradient_norm");
-  const auto maxima = values(run.toy.trainer, "train_gradient_norm_max");
-  ASSERT_EQ(means.size(), 2);
-  ASSERT_EQ(maxima.size(), 2);
+  run.toy.train(run_of(2));
   const auto& all = run.by_hand->all;
   for (const std::size_t epoch : {0, 1}) {
     const auto begin = all.begin() + 4 * epoch;
-    EXPECT_NEAR(means[epoch], mean(all, 4 * epoch), kTolerance) << epoch;
-    EXPECT_NEAR(maxima[epoch], *std::max_element(begin, begin + 4), kTolerance) << epoch;
+    EXPECT_NEAR(run.toy.values("train_gradient_norm").at(epoch), mean(all, 4 * epoch), kTolerance);
+    EXPECT_NEAR(run.toy.values("train_gradient_norm_max").at(epoch),
+                *std::max_element(begin, begin + 4), kTolerance);
   }
 }
 
@@ -85,9 +82,7 @@ TEST(GradientNormTest, MeasuresBeforeClippingWithoutChangingTheUpdate) {
   Toy plain;
   Measured watched;
   for (Toy* toy : {&plain, &watched.toy}) {
-    auto options = run_of(1);
-    options.gradient_clip_norm = 1e-3;
-    toy->trainer.train(options);
+    toy->train({.per_device_batch_size = 2, .gradient_clip_norm = 1e-3});
   }
   EXPECT_NEAR(latest(watched.toy.trainer), mean(watched.by_hand->all), kTolerance);
   EXPECT_TRUE(bit_equal(plain.model->parameters(), watched.toy.model->parameters()));
@@ -95,16 +90,14 @@ TEST(GradientNormTest, MeasuresBeforeClippingWithoutChangingTheUpdate) {
 
 TEST(GradientNormTest, MeasuresTheWholeAccumulatedGradientOnce) {
   Measured run;
-  auto options = run_of(1);
-  options.gradient_accumulation_steps = 2;
-  run.toy.trainer.train(options);
+  run.toy.train({.per_device_batch_size = 2, .gradient_accumulation_steps = 2});
   ASSERT_EQ(run.by_hand->all.size(), 2);
   EXPECT_NEAR(latest(run.toy.trainer), mean(run.by_hand->all, 0, 2), kTolerance);
 }
 
 TEST(GradientNormTest, RecordsTheNormOfEachModule) {
   Measured run(GradientNormParts::modules);
-  run.toy.trainer.train(run_of(1));
+  run.toy.train(run_of(1));
   const Trainer& trainer = run.toy.trainer;
   const MeasureByHand& by_hand = *run.by_hand;
   EXPECT_NEAR(latest(trainer, "train_gradient_norm_0"), mean(by_hand.first_layer), kTolerance);
@@ -152,77 +145,68 @@ class Overflow : public Callback {
   int64_t num_calls_ = 0;
 };
 
-QuietTrainer fp16_trainer(CallbackList callbacks, double scale = 1024.0) {
+Toy fp16_toy(CallbackList callbacks, double scale = 1024.0) {
   callbacks.push_back(std::make_shared<GradientNorm>());
-  const auto model = toy_model();
-  return QuietTrainer(
-      model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-      {.callbacks = std::move(callbacks),
-       .default_callbacks = {},
-       .accelerator = {
-           .device = "cpu", .precision = Precision::fp16, .grad_scaler = {.init_scale = scale}}});
+  return Toy(std::move(callbacks), 0.1,
+             {.device = "cpu", .precision = Precision::fp16, .grad_scaler = {.init_scale = scale}});
 }
 
 TEST(GradientNormTest, UpdatesSkippedInFp16AreCountedSeparately) {
-  auto trainer = fp16_trainer({std::make_shared<Overflow>()});
-  trainer.train(run_of(1));
-  EXPECT_EQ(latest(trainer, "train_skipped_updates"), 1.0);
-  EXPECT_TRUE(std::isfinite(latest(trainer)));
-  EXPECT_TRUE(std::isfinite(latest(trainer, "train_gradient_norm_max")));
+  auto toy = fp16_toy({std::make_shared<Overflow>()});
+  toy.train(run_of(1));
+  EXPECT_EQ(toy.values("train_skipped_updates"), std::vector<double>{1.0});
+  EXPECT_TRUE(std::isfinite(latest(toy.trainer)));
+  EXPECT_TRUE(std::isfinite(latest(toy.trainer, "train_gradient_norm_max")));
 }
 
 TEST(GradientNormTest, DividesByTheFp16Scale) {
   std::vector<double> norms;
   for (const double scale : {1.0, 1024.0}) {
-    auto trainer = fp16_trainer({}, scale);
-    trainer.train(run_of(1));
-    norms.push_back(latest(trainer));
+    auto toy = fp16_toy({}, scale);
+    toy.train(run_of(1));
+    norms.push_back(latest(toy.trainer));
   }
   EXPECT_NEAR(norms[0], norms[1], 0.01 * norms[0]);
 }
 
 TEST(GradientNormTest, AnInfiniteGradientWithoutFp16IsRecorded) {
   Toy toy({std::make_shared<Overflow>(), std::make_shared<GradientNorm>()});
-  toy.trainer.train(run_of(1));
+  toy.train(run_of(1));
   EXPECT_FALSE(std::isfinite(latest(toy.trainer)));
-  EXPECT_TRUE(values(toy.trainer, "train_skipped_updates").empty());
+  EXPECT_TRUE(toy.values("train_skipped_updates").empty());
 }
 
 TEST(GradientNormTest, AResumedEpochHasTheValuesOfAnUninterruptedOne) {
   const SingleThread single_thread;
   Measured whole(GradientNormParts::modules);
-  whole.toy.trainer.train(run_of(1));
+  whole.toy.train(run_of(1));
   for (const int64_t stop : {2, 4}) {  // mid-epoch and at the epoch's end
     const TemporaryFolder folder;
     Measured first(GradientNormParts::modules, {saving_every_update(folder.path()), stop_at(stop)});
-    first.toy.trainer.train(run_of(1));
+    first.toy.train(run_of(1));
     Measured second(GradientNormParts::modules);
     second.toy.trainer.train(resumed_from(folder / "latest", run_of(1)));
     for (const char* name :
          {"train_gradient_norm", "train_gradient_norm_max", "train_gradient_norm_2"}) {
-      EXPECT_EQ(values(second.toy.trainer, name), values(whole.toy.trainer, name))
-          << name << " after " << stop;
+      EXPECT_EQ(second.toy.values(name), whole.toy.values(name)) << name << " after " << stop;
     }
   }
 }
 
 TEST(GradientNormTest, AResumedEpochCountsTheSkippedUpdatesOfBothParts) {
   const TemporaryFolder folder;
-  auto first =
-      fp16_trainer({std::make_shared<Overflow>(), stop_at(2), saving_every_update(folder.path())});
-  first.train(run_of(1));
-  auto second = fp16_trainer({});
+  fp16_toy({std::make_shared<Overflow>(), stop_at(2), saving_every_update(folder.path())})
+      .train(run_of(1));
+  auto second = fp16_toy({});
   second.train(resumed_from(folder / "latest", run_of(1)));
-  EXPECT_EQ(values(second, "train_skipped_updates"), std::vector<double>{1.0});
+  EXPECT_EQ(second.values("train_skipped_updates"), std::vector<double>{1.0});
 }
 
 TEST(GradientNormTest, ASecondRunStartsFromZeroAfterAnAbandonedOne) {
   Measured run(GradientNormParts::none, {stop_at(2)});
-  run.toy.trainer.train(run_of(1));
+  run.toy.train(run_of(1));
   run.by_hand->all.clear();
-  auto options = run_of(1);
-  options.train_dataset = toy_data(2);
-  run.toy.trainer.train(options);
+  run.toy.train({.train_dataset = toy_data(2), .per_device_batch_size = 2});
   ASSERT_EQ(run.by_hand->all.size(), 1);
   EXPECT_NEAR(latest(run.toy.trainer), run.by_hand->all[0], kTolerance);
 }

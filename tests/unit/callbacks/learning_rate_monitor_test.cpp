@@ -31,25 +31,18 @@ std::vector<int64_t> updates_of(const LearningRateMonitor& monitor) {
 
 TEST(LearningRateMonitorTest, RecordsTheRateOfTheLastUpdateOfEachEpoch) {
   Toy toy({std::make_shared<LearningRateMonitor>()});
-  toy.trainer.train(scheduled(2));
-  EXPECT_EQ(toy.trainer.run_history().get_metric_values("lr"),
-            (std::vector<double>{0.1 / 8, 0.1 / 128}));
+  toy.train(scheduled(2));
+  EXPECT_EQ(toy.values("lr"), (std::vector<double>{0.1 / 8, 0.1 / 128}));
 }
 
 TEST(LearningRateMonitorTest, NumbersTheNamesOfGroups) {
-  const auto model = toy_model();
-  std::vector<torch::optim::OptimizerParamGroup> groups;
-  for (const double lr : {0.1, 0.2}) {
-    groups.emplace_back(model->children()[lr == 0.1 ? 0 : 2]->parameters(),
-                        std::make_unique<torch::optim::SGDOptions>(lr));
-  }
-  auto trainer =
-      cpu_trainer(model, {std::make_shared<LearningRateMonitor>()},
-                  std::make_shared<torch::optim::SGD>(groups, torch::optim::SGDOptions(0.1)));
-  trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
-  EXPECT_EQ(trainer.run_history().get_latest_metric("lr_group_0"), 0.1);
-  EXPECT_EQ(trainer.run_history().get_latest_metric("lr_group_1"), 0.2);
-  EXPECT_TRUE(trainer.run_history().get_metric_values("lr").empty());
+  Toy toy({std::make_shared<LearningRateMonitor>()});
+  toy.optimizer->add_param_group(
+      {{torch::zeros({1}).requires_grad_()}, std::make_unique<torch::optim::SGDOptions>(0.2)});
+  toy.train();
+  EXPECT_EQ(toy.values("lr_group_0"), std::vector<double>{0.1});
+  EXPECT_EQ(toy.values("lr_group_1"), std::vector<double>{0.2});
+  EXPECT_TRUE(toy.values("lr").empty());
 }
 
 TEST(LearningRateMonitorTest, RecordsMomentumAndWeightDecayOnRequest) {
@@ -68,7 +61,7 @@ TEST(LearningRateMonitorTest, RecordsMomentumAndWeightDecayOnRequest) {
 TEST(LearningRateMonitorTest, KeepsASeriesOfEveryNthUpdate) {
   const auto monitor = make<LearningRateMonitor>({.every_n_updates = 3});
   Toy toy({monitor});
-  toy.trainer.train(scheduled(2));
+  toy.train(scheduled(2));
   EXPECT_EQ(updates_of(*monitor), (std::vector<int64_t>{3, 6}));
   EXPECT_EQ(monitor->series()[1].fields[0].values, std::vector<double>{0.1 / 32});
 }
@@ -76,8 +69,8 @@ TEST(LearningRateMonitorTest, KeepsASeriesOfEveryNthUpdate) {
 TEST(LearningRateMonitorTest, ASecondRunStartsANewSeries) {
   const auto monitor = make<LearningRateMonitor>({.every_n_updates = 4});
   Toy toy({monitor});
-  toy.trainer.train(scheduled(2));
-  toy.trainer.train(scheduled(1));
+  toy.train(scheduled(2));
+  toy.train(scheduled(1));
   EXPECT_EQ(updates_of(*monitor), std::vector<int64_t>{4});
 }
 
@@ -91,8 +84,7 @@ TEST(LearningRateMonitorTest, AResumedRunHasTheSeriesOfAnUninterruptedOne) {
   Toy second({monitor});
   second.trainer.train(resumed_from(folder / "latest", scheduled(2)));
   // After the resume, the first epoch ends without another update.
-  EXPECT_EQ(second.trainer.run_history().get_metric_values("lr"),
-            (std::vector<double>{0.1 / 8, 0.1 / 128}));
+  EXPECT_EQ(second.values("lr"), (std::vector<double>{0.1 / 8, 0.1 / 128}));
   EXPECT_THAT(updates_of(*monitor), ElementsAre(2, 4, 6, 8));
   EXPECT_EQ(monitor->series()[0].fields[0].values, std::vector<double>{0.1 / 2});
 }

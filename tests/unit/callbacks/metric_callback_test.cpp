@@ -45,22 +45,23 @@ TrainOptions options_of(int64_t num_epochs) {
           .per_device_batch_size = 4};
 }
 
-std::vector<double> values(const Toy& toy, std::string_view name) {
-  return toy.trainer.run_history().get_metric_values(name);
-}
-
 /// A toy whose weights do not change and which measures hits in training and evaluation.
 struct ConstantToy : Toy {
   explicit ConstantToy(const CallbackList& more = {})
       : Toy({hits_callback({.measure_training = true})}, /*lr=*/0.0) {
     for (const auto& callback : more) trainer.callback_handler().add(callback);
   }
+
+  void expect_hits_of_one_epoch(std::size_t num_evaluations = 1) {
+    EXPECT_EQ(values("train_hits"), std::vector<double>{hits_of(model, 10)});
+    EXPECT_EQ(values("eval_hits"), std::vector<double>(num_evaluations, hits_of(model, 7)));
+  }
 };
 
 TEST(MetricCallbackTest, RecordsEachEvaluationOverAllBatches) {
   Toy toy({hits_callback()});
   toy.trainer.train(options_of(3));
-  const auto recorded = values(toy, "eval_hits");
+  const auto recorded = toy.values("eval_hits");
   ASSERT_EQ(recorded.size(), 3U);
   EXPECT_EQ(recorded.back(), hits_of(toy.model, 7));
 }
@@ -68,13 +69,13 @@ TEST(MetricCallbackTest, RecordsEachEvaluationOverAllBatches) {
 TEST(MetricCallbackTest, MeasuresTrainingOnlyOnRequest) {
   Toy plain({hits_callback()}, 0.0);
   plain.trainer.train(options_of(2));
-  EXPECT_TRUE(values(plain, "train_hits").empty());
+  EXPECT_TRUE(plain.values("train_hits").empty());
 
   ConstantToy toy;
   toy.trainer.train(options_of(2));
   const double expected = hits_of(toy.model, 10);
-  EXPECT_EQ(values(toy, "train_hits"), (std::vector<double>{expected, expected}));
-  EXPECT_EQ(values(toy, "eval_hits"), values(plain, "eval_hits"));
+  EXPECT_EQ(toy.values("train_hits"), (std::vector<double>{expected, expected}));
+  EXPECT_EQ(toy.values("eval_hits"), plain.values("eval_hits"));
 }
 
 TEST(MetricCallbackTest, MeasuresBatchesWithTheWeightsBeforeTheirUpdate) {
@@ -83,7 +84,7 @@ TEST(MetricCallbackTest, MeasuresBatchesWithTheWeightsBeforeTheirUpdate) {
   auto options = options_of(1);
   options.per_device_batch_size = 10;
   toy.trainer.train(options);
-  EXPECT_EQ(values(toy, "train_hits"), std::vector<double>{before});
+  EXPECT_EQ(toy.values("train_hits"), std::vector<double>{before});
 }
 
 TEST(MetricCallbackTest, EvaluateReturnsTheValues) {
@@ -95,11 +96,10 @@ TEST(MetricCallbackTest, EvaluateReturnsTheValues) {
 
 TEST(MetricCallbackTest, ASecondTrainStartsFromZero) {
   ConstantToy toy;
-  toy.trainer.train(options_of(1));
-  const auto first = values(toy, "train_hits");
-  toy.trainer.train(options_of(1));
-  EXPECT_EQ(values(toy, "train_hits"), first);
-  EXPECT_EQ(values(toy, "eval_hits"), std::vector<double>{hits_of(toy.model, 7)});
+  for (int run = 0; run < 2; ++run) {
+    toy.trainer.train(options_of(1));
+    toy.expect_hits_of_one_epoch();
+  }
 }
 
 TEST(MetricCallbackTest, NumbersTheElementsOfAVector) {
@@ -110,10 +110,10 @@ TEST(MetricCallbackTest, NumbersTheElementsOfAVector) {
   toy.trainer.train(options_of(1));
   const auto expected = auroc->compute();
   for (int64_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(values(toy, "eval_auroc_" + std::to_string(i)),
+    EXPECT_EQ(toy.values("eval_auroc_" + std::to_string(i)),
               std::vector<double>{expected[i].item<double>()});
   }
-  EXPECT_TRUE(values(toy, "eval_auroc").empty());
+  EXPECT_TRUE(toy.values("eval_auroc").empty());
 }
 
 TEST(MetricCallbackTest, SelectsOutputsAndTargetsForTheMetrics) {
@@ -123,9 +123,9 @@ TEST(MetricCallbackTest, SelectsOutputsAndTargetsForTheMetrics) {
   Toy toy({std::make_shared<MetricCallback>(
       MetricCollection{{"loss", std::make_shared<MeanMetric>()}}, options)});
   toy.trainer.train(options_of(2));
-  const auto losses = values(toy, "eval_loss_epoch");
-  ASSERT_EQ(values(toy, "eval_loss").size(), 2U);
-  for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(values(toy, "eval_loss")[i], losses[i], 1e-9);
+  const auto losses = toy.values("eval_loss_epoch");
+  ASSERT_EQ(toy.values("eval_loss").size(), 2U);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(toy.values("eval_loss")[i], losses[i], 1e-9);
 }
 
 TEST(MetricCallbackTest, IntermediateEvaluationsHaveSeparateValues) {
@@ -141,10 +141,8 @@ TEST(MetricCallbackTest, IntermediateEvaluationsHaveSeparateValues) {
     evaluate_within->set_phase(phase);
     ConstantToy toy({evaluate_within});
     toy.trainer.train(options_of(1));
-    const double eval_hits = hits_of(toy.model, 7);
-    EXPECT_EQ(values(toy, "train_hits"), std::vector<double>{hits_of(toy.model, 10)});
-    EXPECT_EQ(values(toy, "eval_hits"), std::vector<double>(4, eval_hits));  // 3 updates, 1 epoch
-    EXPECT_EQ(values(toy, "again_eval_hits"), std::vector<double>{eval_hits});
+    toy.expect_hits_of_one_epoch(3 + 1);  // after each update, and at the end
+    EXPECT_EQ(toy.values("again_eval_hits"), std::vector<double>{hits_of(toy.model, 7)});
   }
 }
 
@@ -154,18 +152,16 @@ TEST(MetricCallbackTest, ARunAfterOneThatEndedInAnEvaluationIsComplete) {
     if (!std::exchange(has_stopped, true)) trainer.request_stop();
   }})});
   toy.trainer.train(options_of(1));
-  EXPECT_TRUE(values(toy, "eval_hits").empty());
+  EXPECT_TRUE(toy.values("eval_hits").empty());
   toy.trainer.train(options_of(1));
-  EXPECT_EQ(values(toy, "eval_hits"), std::vector<double>{hits_of(toy.model, 7)});
-  EXPECT_EQ(values(toy, "train_hits"), std::vector<double>{hits_of(toy.model, 10)});
+  toy.expect_hits_of_one_epoch();
 }
 
 TEST(MetricCallbackTest, AnEvaluationWhoseErrorIsCaughtLeavesNoTrace) {
   for_each_failing_evaluation([](const std::shared_ptr<Callback>& failing) {
     ConstantToy toy({failing});
     toy.trainer.train(options_of(1));
-    EXPECT_EQ(values(toy, "train_hits"), std::vector<double>{hits_of(toy.model, 10)});
-    EXPECT_EQ(values(toy, "eval_hits"), std::vector<double>{hits_of(toy.model, 7)});
+    toy.expect_hits_of_one_epoch();
   });
 }
 
@@ -174,17 +170,16 @@ TEST(MetricCallbackTest, ACallbackAddedWithinAnEpochStartsWithTheNext) {
     trainer.callback_handler().add(hits_callback({.measure_training = true}));
   })});
   toy.trainer.train(options_of(2));
-  EXPECT_EQ(values(toy, "train_hits").size(), 1U);
-  EXPECT_EQ(values(toy, "eval_hits").size(), 2U);
+  EXPECT_EQ(toy.values("train_hits").size(), 1U);
+  EXPECT_EQ(toy.values("eval_hits").size(), 2U);
 }
 
 TEST(MetricCallbackTest, LaterCallbacksFindTheValues) {
   double hits = -1.0;
-  Toy toy({make<LambdaCallback>({.on_eval_epoch_end =
-                                     [&](Trainer& trainer) {
-                                       hits = trainer.run_history().get_latest_metric("eval_hits");
-                                     }}),
-           hits_callback()});
+  const auto read = make<LambdaCallback>({.on_eval_epoch_end = [&](Trainer& trainer) {
+    hits = trainer.run_history().get_latest_metric("eval_hits");
+  }});
+  Toy toy({read, hits_callback()});
   toy.trainer.train(options_of(1));
   EXPECT_EQ(hits, hits_of(toy.model, 7));
 }

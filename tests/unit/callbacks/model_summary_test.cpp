@@ -1,5 +1,6 @@
 // ModelSummary: the table and the callback's output.
 
+#include <c10/util/StringUtil.h>
 #include <gtest/gtest.h>
 #include <torch/script.h>
 #include <torch/torch.h>
@@ -10,12 +11,6 @@
 
 namespace linkboy::testing::model_summary_test {
 namespace {
-
-std::string joined(const std::vector<std::string>& lines) {
-  std::string text;
-  for (const auto& line : lines) text += line + "\n";
-  return text;
-}
 
 TrainOptions run_of_one_epoch() {
   return {.train_dataset = toy_data(8),
@@ -56,11 +51,10 @@ TEST(ModelSummaryTest, PrintsTheTableOnceAtTheStartOfARunOrOfAnEvaluation) {
   for (const bool evaluates_first : {false, true}) {
     SCOPED_TRACE(evaluates_first);
     Toy toy({std::make_shared<ModelSummary>()});
-    if (evaluates_first) {
-      toy.trainer.evaluate({.dataset = toy_data(4), .per_device_batch_size = 2});
-    }
+    const EvaluateOptions evaluation{.dataset = toy_data(4), .per_device_batch_size = 2};
+    if (evaluates_first) toy.trainer.evaluate(evaluation);
     toy.trainer.train(run_of_one_epoch());
-    EXPECT_EQ(joined(toy.trainer.lines), kToyTable);
+    EXPECT_EQ(c10::Join("\n", toy.trainer.lines) + "\n", kToyTable);
   }
 }
 
@@ -68,7 +62,7 @@ TEST(ModelSummaryTest, DepthIsLimitedOnRequest) {
   const auto summary = make<ModelSummary>({.max_depth = 0});
   Toy toy({summary});
   toy.trainer.train(run_of_one_epoch());
-  EXPECT_EQ(joined(toy.trainer.lines),
+  EXPECT_EQ(c10::Join("\n", toy.trainer.lines) + "\n",
             "Module   Type        Output  Parameters  Trained  FLOPs/sample\n"
             "(model)  Sequential  [2, 3]          43  yes                70\n"
             "43 parameters (172 B), 43 of them trained; 0 B of buffers; 70 FLOPs per sample\n");
@@ -179,48 +173,23 @@ TEST(ModelSummaryTest, DoesNotChangeARunOrItsRandomNumbers) {
   }
 }
 
-/// A module with two inputs.
-class SumImpl : public torch::nn::Module {
- public:
-  SumImpl() { register_module("linear", linear_); }
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& y) { return linear_(x + y); }
-
- private:
-  torch::nn::Linear linear_{4, 3};
-};
-TORCH_MODULE(Sum);
-
-class SumTrainer : public QuietTrainer {
- public:
-  using QuietTrainer::QuietTrainer;
-
- protected:
-  StepOutput calculate_train_batch_loss(const Batch& batch) override {
-    auto outputs = model().forward({batch.input(), batch.input()}).toTensor();
-    auto loss = loss_func()(outputs, batch.target());
-    return {.loss = loss, .model_outputs = outputs, .batch_size = batch.size()};
-  }
-};
-
 TEST(ModelSummaryTest, PrintsTheReasonIfTheShapesAreUnknown) {
-  auto trainer = cpu_trainer<SumTrainer>(Sum(), {make<ModelSummary>({.max_depth = 0})});
-  EXPECT_EQ(trainer.train(run_of_one_epoch()).reason, StopReason::finished);
-  ASSERT_EQ(trainer.lines.size(), 4);
-  EXPECT_EQ(trainer.lines[1], "(model)  Sum   -               15  yes                 -");
-  EXPECT_NE(trainer.lines[3].find("cannot be called with 1 tensor(s)"), std::string::npos);
+  const auto fail = [](const Batch&) -> c10::IValue { throw Error("no input\nmore"); };
+  Toy toy({make<ModelSummary>({.max_depth = 0, .forward = fail})});
+  EXPECT_EQ(toy.train(run_of_one_epoch()).reason, StopReason::finished);
+  ASSERT_EQ(toy.trainer.lines.size(), 4);
+  EXPECT_EQ(toy.trainer.lines[1], "(model)  Sequential  -               43  yes                 -");
+  EXPECT_TRUE(toy.trainer.lines[3].ends_with(" failed: no input")) << toy.trainer.lines[3];
 }
 
 TEST(ModelSummaryTest, CallsTheForwardOfTheOptions) {
-  Sum net;
-  const auto summary =
-      make<ModelSummary>({.forward = [net](const Batch& batch) mutable -> c10::IValue {
-        return net->forward(batch.input(), batch.input());
-      }});
-  auto trainer = cpu_trainer<SumTrainer>(net, {summary});
-  trainer.train(run_of_one_epoch());
-  EXPECT_EQ(trainer.lines.size(), 4);
-  EXPECT_EQ(summary->table()->modules[0].output_shape, (std::vector<int64_t>{2, 3}));
-  EXPECT_EQ(summary->table()->modules[1].flops, 2 * 2 * 12);
+  auto net = toy_model();
+  const auto summary = make<ModelSummary>({.forward = [net](const Batch& batch) mutable {
+    return net->forward(batch.input().slice(0, 0, 1));
+  }});
+  cpu_trainer(net, {summary}).train(run_of_one_epoch());
+  EXPECT_EQ(summary->table()->modules[0].output_shape, (std::vector<int64_t>{1, 3}));
+  EXPECT_EQ(summary->table()->modules[1].flops, 40);
 }
 
 TEST(ModelSummaryTest, RejectsANegativeDepth) {

@@ -25,6 +25,8 @@ constexpr int kOptimizer = 5;
 constexpr int kEvalBatch = 1000;
 constexpr int kEvalStep = 100;
 constexpr int kAfterUpdate = 4;
+constexpr double kStep = kBatch + kForward + kBackward + kOptimizer;
+constexpr double kEvaluation = 2 * (kEvalBatch + kEvalStep);
 
 struct MonitoredRun : TimedRun<PerformanceMonitor> {
   explicit MonitoredRun(const CallbackList& more = {},
@@ -39,6 +41,26 @@ struct MonitoredRun : TimedRun<PerformanceMonitor> {
     options.eval_dataloader_options = batches_take(kEvalBatch);
   }
 
+  /// Expects that each of the three epochs has these values.
+  void expect(const std::vector<std::pair<std::string, double>>& metrics) const {
+    for (const auto& [name, value] : metrics) {
+      EXPECT_EQ(values(name), std::vector<double>(3, value)) << name;
+    }
+  }
+
+  /// Expects only the times of the parts.
+  void expect_usual_times() const {
+    expect({{"train_step_time", kStep},
+            {"train_data_time", kBatch},
+            {"train_samples_per_second", 2 / kStep},
+            {"train_epoch_time", 4 * kStep},
+            {"train_forward_time", kForward},
+            {"train_backward_time", kBackward},
+            {"train_optimizer_time", kOptimizer},
+            {"eval_epoch_time", kEvaluation},
+            {"eval_step_time", kEvalStep}});
+  }
+
   DataLoaderOptions batches_take(int seconds) const {
     return {.num_workers = 0, .transform = [time = time, seconds](Batch batch, const auto&) {
               time->pass(seconds);
@@ -47,23 +69,10 @@ struct MonitoredRun : TimedRun<PerformanceMonitor> {
   }
 };
 
-constexpr double kStep = kBatch + kForward + kBackward + kOptimizer;
-constexpr double kEvaluation = 2 * (kEvalBatch + kEvalStep);
-
-std::vector<double> thrice(double value) { return {value, value, value}; }
-
 TEST(PerformanceMonitorTest, RecordsRateStepAndDataTimeOfEachEpochWithoutItsEvaluation) {
   MonitoredRun run;
   run.train();
-  EXPECT_EQ(run.values("train_step_time"), thrice(kStep));
-  EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
-  EXPECT_EQ(run.values("train_samples_per_second"), thrice(2 / kStep));
-  EXPECT_EQ(run.values("train_epoch_time"), thrice(4 * kStep));
-  EXPECT_EQ(run.values("train_forward_time"), thrice(kForward));
-  EXPECT_EQ(run.values("train_backward_time"), thrice(kBackward));
-  EXPECT_EQ(run.values("train_optimizer_time"), thrice(kOptimizer));
-  EXPECT_EQ(run.values("eval_epoch_time"), thrice(kEvaluation));
-  EXPECT_EQ(run.values("eval_step_time"), thrice(kEvalStep));
+  run.expect_usual_times();
 }
 
 TEST(PerformanceMonitorTest, WorkOfOtherCallbacksIsNotDataTime) {
@@ -73,20 +82,20 @@ TEST(PerformanceMonitorTest, WorkOfOtherCallbacksIsNotDataTime) {
   work->set_phase(Callback::Phase::save);
   run.trainer.callback_handler().add(work);
   run.train();
-  EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
-  EXPECT_EQ(run.values("train_step_time"), thrice(kStep + kAfterUpdate));
-  EXPECT_EQ(run.values("train_optimizer_time"), thrice(kOptimizer + kAfterUpdate));
+  run.expect({{"train_data_time", kBatch},
+              {"train_step_time", kStep + kAfterUpdate},
+              {"train_optimizer_time", kOptimizer + kAfterUpdate}});
 }
 
 TEST(PerformanceMonitorTest, OnlyTheFirstWaitAndTheLastBackwardPassOfAWindowAreMeasured) {
   MonitoredRun run;
   run.options.gradient_accumulation_steps = 2;
   run.train();
-  EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
-  EXPECT_EQ(run.values("train_step_time"), thrice(kStep - kOptimizer / 2.0));
+  run.expect({{"train_data_time", kBatch},
+              {"train_step_time", kStep - kOptimizer / 2.0},
+              {"train_backward_time", kBackward}});
   EXPECT_EQ(run.timed->last_epoch()->data.count, 2);
   EXPECT_EQ(run.timed->last_epoch()->num_steps, 4);
-  EXPECT_EQ(run.values("train_backward_time"), thrice(kBackward));
   EXPECT_EQ(run.timed->last_epoch()->backward.count, 2);
   EXPECT_EQ(run.timed->last_epoch()->forward.count, 4);
 }
@@ -99,11 +108,8 @@ TEST(PerformanceMonitorTest, EvaluationBetweenTwoUpdatesDoesNotCount) {
     evaluate->set_phase(phase);
     MonitoredRun run({evaluate});
     run.train();
-    EXPECT_EQ(run.values("train_step_time"), thrice(kStep));
-    EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
-    EXPECT_EQ(run.values("train_optimizer_time"), thrice(kOptimizer));
+    run.expect_usual_times();
     EXPECT_EQ(run.values("step_eval_epoch_time"), std::vector<double>{kEvaluation});
-    EXPECT_EQ(run.values("eval_epoch_time"), thrice(kEvaluation));
     EXPECT_EQ(run.timed->recent().step_time(), kStep);
   }
 }
@@ -116,9 +122,8 @@ TEST(PerformanceMonitorTest, AnEvaluationWithinAnEvaluationIsExcluded) {
   }});
   MonitoredRun run({evaluate_again});
   run.train();
-  EXPECT_EQ(run.values("again_eval_epoch_time"), thrice(kEvaluation));
-  EXPECT_EQ(run.values("eval_epoch_time"), thrice(kEvaluation));
-  EXPECT_EQ(run.values("eval_step_time"), thrice(kEvalStep));
+  run.expect({{"again_eval_epoch_time", kEvaluation}});
+  run.expect_usual_times();
 }
 
 TEST(PerformanceMonitorTest, AnAbandonedEvaluationIsNotTrainingTime) {
@@ -134,7 +139,7 @@ TEST(PerformanceMonitorTest, AnAbandonedEvaluationIsNotTrainingTime) {
   EXPECT_EQ(first.timed->epoch_so_far().seconds, 2 * kStep);
   MonitoredRun second;
   second.resume(folder.path());
-  EXPECT_EQ(second.values("train_epoch_time"), thrice(4 * kStep));
+  second.expect({{"train_epoch_time", 4 * kStep}});
 }
 
 TEST(PerformanceMonitorTest, EvaluateReturnsItsTimes) {
@@ -167,7 +172,7 @@ TEST(PerformanceMonitorTest, WarmUpStepsCountOnlyInTheEpochAndItsWaits) {
 TEST(PerformanceMonitorTest, SynchronizingChangesNothingOnTheCpu) {
   MonitoredRun run({}, {.warmup_micro_steps = 0, .synchronize = true});
   run.train();
-  EXPECT_EQ(run.values("train_forward_time"), thrice(kForward));
+  run.expect_usual_times();
 }
 
 TEST(PerformanceMonitorTest, ASecondRunForgetsTheAbandonedEpochOfTheFirst) {
@@ -183,18 +188,14 @@ TEST(PerformanceMonitorTest, AnEvaluationWhoseErrorIsCaughtDoesNotCount) {
   for_each_failing_evaluation([](const std::shared_ptr<Callback>& failing) {
     MonitoredRun run({failing});
     run.train();
-    EXPECT_EQ(run.values("train_step_time"), thrice(kStep));
-    EXPECT_EQ(run.values("train_data_time"), thrice(kBatch));
-    EXPECT_EQ(run.values("train_optimizer_time"), thrice(kOptimizer));
-    EXPECT_EQ(run.values("eval_epoch_time"), thrice(kEvaluation));
-    EXPECT_EQ(run.values("eval_step_time"), thrice(kEvalStep));
+    run.expect_usual_times();
   });
 }
 
 TEST(PerformanceMonitorTest, RecordsTeraflopsIfTheFlopsPerSampleAreGiven) {
   MonitoredRun run({}, {.flops_per_sample = 6e12});
   run.train();
-  EXPECT_EQ(run.values("train_tflops"), thrice(6 * 2 / kStep));
+  run.expect({{"train_tflops", 6 * 2 / kStep}});
   MonitoredRun without;
   without.train();
   EXPECT_TRUE(without.values("train_tflops").empty());
@@ -241,11 +242,7 @@ TEST(PerformanceMonitorTest, AResumedEpochCountsItsFirstPartButNotTheInterruptio
     second.time->pass(1'000'000);
     second.resume(folder / "latest");
     EXPECT_EQ(second.trainer.num_updates(), 12);
-    EXPECT_EQ(second.values("train_step_time"), thrice(kStep));
-    EXPECT_EQ(second.values("train_data_time"), thrice(kBatch));
-    EXPECT_EQ(second.values("train_samples_per_second"), thrice(2 / kStep));
-    EXPECT_EQ(second.values("train_epoch_time"), thrice(4 * kStep));
-    EXPECT_EQ(second.values("train_backward_time"), thrice(kBackward));
+    second.expect_usual_times();
   }
 }
 

@@ -76,6 +76,8 @@ inline bool profiler_is_off() {
 
 class ProfilerTest : public ::testing::Test {
  protected:
+  void TearDown() override { EXPECT_TRUE(profiler_is_off()); }
+
   std::shared_ptr<Profiler> profiler(ProfilerSchedule schedule) {
     return make<Profiler>(
         {.directory = folder_.path(), .schedule = schedule, .record_shapes = true});
@@ -86,10 +88,10 @@ class ProfilerTest : public ::testing::Test {
     return {.train_dataset = toy_data(8), .num_epochs = num_epochs, .per_device_batch_size = 2};
   }
 
-  template <class TrainerType = QuietTrainer, class... Arguments>
-  static TrainerType trainer(CallbackList callbacks, Arguments&&... arguments) {
-    auto model = toy_model();
-    return TrainerType(std::forward<Arguments>(arguments)..., model, marking_loss(), toy_sgd(model),
+  template <class TrainerType = QuietTrainer>
+  static TrainerType trainer(CallbackList callbacks) {
+    const auto model = toy_model();
+    return TrainerType(model, marking_loss(), toy_sgd(model),
                        TrainerOptions{.callbacks = std::move(callbacks),
                                       .default_callbacks = {},
                                       .accelerator = {.device = "cpu"}});

@@ -95,11 +95,8 @@ TEST(ProgressBarTest, AnIntermediateEvaluationHasASeparateNamedBar) {
   const auto evaluate_once = std::make_shared<AtUpdate>(
       2, [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "intermediate_"}); });
   const std::string text = bar_output({.mode = Mode::plain}, {evaluate_once});
-  const auto inner = text.find("intermediate_eval 100% 2/2 [");
-  const auto outer = text.find("epoch 1 100% 4/4 [");
-  ASSERT_NE(inner, std::string::npos) << text;
-  ASSERT_NE(outer, std::string::npos) << text;
-  EXPECT_LT(inner, outer);
+  EXPECT_THAT(text, StartsWith("intermediate_eval 100% 2/2 ["));
+  EXPECT_THAT(text, HasSubstr("\nepoch 1 100% 4/4 ["));
 }
 
 TEST(ProgressBarTest, AnEvaluationWhoseErrorIsCaughtDoesNotHideTheEpoch) {

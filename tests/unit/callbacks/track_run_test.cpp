@@ -58,10 +58,9 @@ TEST(TrackRunTest, TheLossIsThatOfItsEpoch) {
   const auto losses = std::make_shared<KeepLosses>();
   TrackedToy run({.every_n_updates = 3}, {losses});
   run.toy.trainer.train(short_run());
-  const auto logged = run.tracker->of("train_loss");
-  ASSERT_EQ(logged.size(), 2U);
-  EXPECT_EQ(logged[1].first, 6);
-  EXPECT_NEAR(logged[1].second, (losses->losses[4] + losses->losses[5]) / 2.0, 1e-6);
+  EXPECT_EQ(run.tracker->updates_of("train_loss"), (Updates{3, 6}));
+  EXPECT_NEAR(run.tracker->of("train_loss")[1].second,
+              (losses->losses[4] + losses->losses[5]) / 2.0, 1e-6);
 }
 
 TEST(TrackRunTest, ANonFiniteLossAppearsOnlyInItsOwnRecord) {
@@ -93,9 +92,8 @@ TEST(TrackRunTest, TheLearningRateIsThatOfTheLoggedUpdate) {
 
 TEST(TrackRunTest, RecordsALearningRateForEachParamGroup) {
   TrackedToy run;
-  auto options = std::make_unique<torch::optim::SGDOptions>(0.01);
-  run.toy.optimizer->add_param_group(torch::optim::OptimizerParamGroup(
-      std::vector<torch::Tensor>{torch::zeros({1}).requires_grad_()}, std::move(options)));
+  run.toy.optimizer->add_param_group(
+      {{torch::zeros({1}).requires_grad_()}, std::make_unique<torch::optim::SGDOptions>(0.01)});
   run.toy.trainer.train(short_run(1));
   EXPECT_EQ(run.tracker->of("learning_rate_group_0").front().second, 0.1);
   EXPECT_EQ(run.tracker->of("learning_rate_group_1").front().second, 0.01);
@@ -197,13 +195,14 @@ TEST(TrackRunTest, ATrackerThatCannotStartEndsTheRunBeforeItTrains) {
   EXPECT_TRUE(second->outcomes.empty());
 }
 
-TEST(TrackRunTest, ATrackerThatFailsLaterIsReportedOnceAndDisabled) {
+TEST(TrackRunTest, ATrackerThatFailsLaterIsReportedOnceWithoutABacktraceAndDisabled) {
   const auto failing = std::make_shared<MemoryTracker>();
   const auto other = std::make_shared<MemoryTracker>();
   failing->fails_at_update = 3;
   Toy toy({make<TrackRun>({failing, other}, {.every_n_updates = 1})});
   EXPECT_EQ(toy.trainer.train(short_run()).num_updates, 8);
-  EXPECT_THAT(toy.trainer.lines, Contains(HasSubstr("disk full")).Times(1));
+  EXPECT_THAT(toy.trainer.lines, ElementsAre(AllOf(StartsWith("ERROR: a tracker failed"),
+                                                   HasSubstr("disk full"), Not(HasSubstr("#")))));
   EXPECT_EQ(failing->updates_of("train_loss"), (Updates{1, 2}));
   EXPECT_TRUE(failing->outcomes.empty());
   EXPECT_EQ(other->updates_of("train_loss"), (Updates{1, 2, 3, 4, 5, 6, 7, 8}));
@@ -211,20 +210,6 @@ TEST(TrackRunTest, ATrackerThatFailsLaterIsReportedOnceAndDisabled) {
   failing->fails_at_update = 1'000'000;
   toy.trainer.train(short_run());
   EXPECT_THAT(failing->outcomes, ElementsAre("finished"));
-}
-
-/// Fails in LibTorch, like a user's tracker might.
-struct FailsInLibTorch : MemoryTracker {
-  void log_scalars(std::span<const TrackedScalar>, const TrackedTime&) override {
-    TORCH_CHECK(false, "wrong shape");
-  }
-};
-
-TEST(TrackRunTest, ALibTorchErrorOfATrackerIsPrintedWithoutItsBacktrace) {
-  Toy toy({make<TrackRun>({std::make_shared<FailsInLibTorch>()}, {.every_n_updates = 1})});
-  toy.trainer.train(short_run(1));
-  EXPECT_THAT(toy.trainer.lines, Contains(AllOf(StartsWith("ERROR: a tracker failed"),
-                                                HasSubstr("wrong shape"), Not(HasSubstr("#")))));
 }
 
 TEST(TrackRunTest, AFailingTrackerDoesNotFailAnEvaluationAfterATraining) {
@@ -242,19 +227,13 @@ TEST(TrackRunTest, AFailingTrackerDoesNotFailAnEvaluationAfterATraining) {
 
 TEST(TrackRunTest, OnlyTheMainProcessTracks) {
   const auto tracker = std::make_shared<MemoryTracker>();
-  const auto model = toy_model();
-  QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                       {.callbacks = {make<TrackRun>(
-                            {tracker}, {.every_n_updates = 1, .histograms_every_n_epochs = 1})},
-                        .default_callbacks = {},
-                        .accelerator = {.device = "cpu", .process_group = pretended_group(1, 2)}});
-  ASSERT_FALSE(trainer.accelerator().is_main_process());
-  trainer.train(short_run());
-  trainer.evaluate({.dataset = toy_data(4)});
-  EXPECT_TRUE(tracker->starts.empty());
-  EXPECT_TRUE(tracker->points.empty());
-  EXPECT_TRUE(tracker->histograms.empty());
-  EXPECT_TRUE(tracker->outcomes.empty());
+  Toy toy({make<TrackRun>({tracker}, {.every_n_updates = 1, .histograms_every_n_epochs = 1})}, 0.1,
+          {.device = "cpu", .process_group = pretended_group(1, 2)});
+  ASSERT_FALSE(toy.trainer.accelerator().is_main_process());
+  toy.trainer.train(short_run());
+  toy.trainer.evaluate({.dataset = toy_data(4)});
+  EXPECT_TRUE(tracker->starts.empty() && tracker->outcomes.empty());
+  EXPECT_TRUE(tracker->points.empty() && tracker->histograms.empty());
 }
 
 TEST(TrackRunTest, TensorBoardHasEveryRecordOfATrainedAndEvaluatedRun) {
@@ -264,21 +243,18 @@ TEST(TrackRunTest, TensorBoardHasEveryRecordOfATrainedAndEvaluatedRun) {
                           {.every_n_updates = 1, .histograms_every_n_epochs = 1})});
   toy.trainer.train(short_run());
   toy.trainer.evaluate({.dataset = toy_data(4)});
-  std::map<std::string, std::size_t> expected;
+  std::map<std::string, std::size_t> expected, counts;
   for (const auto& point : memory->points) ++expected[point.name];
-  const auto counts = [](const nlohmann::json& scalars) {
-    std::map<std::string, std::size_t> result;
-    for (const auto& [name, values] : scalars.items()) result[name] = values.size();
-    return result;
-  };
 
   const auto tensorboard =
       run_python_json("tensorboard_peer.py", {(folder / "tensorboard").string(), "run-1"});
   SKIP_IF_MISSING(tensorboard);
-  EXPECT_EQ(counts(tensorboard["events"]["scalars"]), expected);
-  EXPECT_EQ(tensorboard["events"]["histograms"].size(), 8U);
-  EXPECT_EQ(tensorboard["events"]["hparams"]["lr"], 0.1);
-  EXPECT_EQ(tensorboard["events"]["status"], "STATUS_SUCCESS");
+  const nlohmann::json& events = tensorboard["events"];
+  for (const auto& [name, values] : events["scalars"].items()) counts[name] = values.size();
+  EXPECT_EQ(counts, expected);
+  EXPECT_EQ(events["histograms"].size(), 8U);
+  EXPECT_EQ(events["hparams"]["lr"], 0.1);
+  EXPECT_EQ(events["status"], "STATUS_SUCCESS");
 }
 
 TEST(TrackRunTest, KeepsResultsAndComesBeforeSaveTrainingState) {

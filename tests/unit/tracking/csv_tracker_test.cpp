@@ -51,24 +51,19 @@ TEST_F(CsvTrackerTest, WritesARowForEachScalarImmediately) {
                                    "1000.5,1,2,new metric,3\n");
 }
 
-TEST_F(CsvTrackerTest, QuotesNames) {
-  EXPECT_EQ(rows_of({{"a,b", 1.0}, {"say \"hi\"", 2.0}, {"two\nlines", 3.0}}),
-            "1000.5,1,1,\"a,b\",1\n"
-            "1000.5,1,1,\"say \"\"hi\"\"\",2\n"
-            "1000.5,1,1,\"two\nlines\",3\n");
-}
-
-TEST_F(CsvTrackerTest, WritesNonFiniteValues) {
-  EXPECT_EQ(rows_of({{"a", std::nan("")}, {"b", -std::nan("")}, {"c", HUGE_VAL}, {"d", -HUGE_VAL}}),
-            "1000.5,1,1,a,nan\n"
-            "1000.5,1,1,b,nan\n"
-            "1000.5,1,1,c,inf\n"
-            "1000.5,1,1,d,-inf\n");
-}
-
-TEST_F(CsvTrackerTest, NamesAreNotReadAsFormulas) {
-  EXPECT_EQ(rows_of({{"=1+1", 1.0}, {"+a", 1.0}, {"-a", 1.0}, {"@a", 1.0}, {"a=b", 1.0}}),
-            "1000.5,1,1,'=1+1,1\n"
+TEST_F(CsvTrackerTest, QuotesNamesMarksFormulasAndWritesNonFiniteValues) {
+  EXPECT_EQ(rows_of({{"a,b", std::nan("")},
+                     {"say \"hi\"", -std::nan("")},
+                     {"two\nlines", HUGE_VAL},
+                     {"=1+1", -HUGE_VAL},
+                     {"+a", 1.0},
+                     {"-a", 1.0},
+                     {"@a", 1.0},
+                     {"a=b", 1.0}}),
+            "1000.5,1,1,\"a,b\",nan\n"
+            "1000.5,1,1,\"say \"\"hi\"\"\",nan\n"
+            "1000.5,1,1,\"two\nlines\",inf\n"
+            "1000.5,1,1,'=1+1,-inf\n"
             "1000.5,1,1,'+a,1\n"
             "1000.5,1,1,'-a,1\n"
             "1000.5,1,1,'@a,1\n"

@@ -1,13 +1,11 @@
 // Tests of JsonLinesTracker's lines. line_trackers_test.cpp tests the lines that a run keeps.
 
 #include <ATen/ATen.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,14 +14,12 @@
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/file_size_limit.hpp"
+#include "support/matchers.hpp"
 #include "support/python_peer.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace linkboy::json_lines_tracker_test {
+namespace linkboy::testing::json_lines_tracker_test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 constexpr TrackedTime kTime = {.update = 4, .epoch = 2, .seconds = 1000.5};
 constexpr char kRunLine[] =
@@ -36,6 +32,17 @@ class JsonLinesTrackerTest : public ::testing::Test {
     EXPECT_TRUE(text.ends_with('\n')) << text;
     const std::size_t begin = text.rfind('\n', text.size() - 2) + 1;
     return text.substr(begin, text.size() - 1 - begin);
+  }
+
+  /// Returns the line of these scalars.
+  std::string line_of(const std::vector<TrackedScalar>& scalars) {
+    tracker_.log_scalars(scalars, kTime);
+    return last_line();
+  }
+  /// Returns the line of a histogram.
+  std::string histogram_of(const at::Tensor& values) {
+    tracker_.log_histogram("weight", values, kTime);
+    return last_line();
   }
 
   TemporaryFolder folder_;
@@ -55,9 +62,9 @@ TEST_F(JsonLinesTrackerTest, StartsWithTheRun) {
 TEST_F(JsonLinesTrackerTest, WritesALineForEachCallImmediately) {
   tracker_.start({});
 
-  tracker_.log_scalars(std::vector<TrackedScalar>{{"loss", 0.1}, {"lr", 3.0}}, kTime);
-  EXPECT_EQ(last_line(), R"({"type":"scalars","time":1000.5,"epoch":2,"update":4,)"
-                         R"("values":{"loss":0.1,"lr":3.0}})");
+  EXPECT_EQ(line_of({{"loss", 0.1}, {"lr", 3.0}}),
+            R"({"type":"scalars","time":1000.5,"epoch":2,"update":4,)"
+            R"("values":{"loss":0.1,"lr":3.0}})");
 
   tracker_.log_text("note", "two\nlines", kTime);
   EXPECT_EQ(last_line(), R"({"type":"text","time":1000.5,"epoch":2,"update":4,)"
@@ -67,22 +74,11 @@ TEST_F(JsonLinesTrackerTest, WritesALineForEachCallImmediately) {
   EXPECT_EQ(last_line(), R"({"type":"end","outcome":"max_steps","last":{"loss":0.5}})");
 }
 
-TEST_F(JsonLinesTrackerTest, WritesNonFiniteNumbersAsStrings) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+TEST_F(JsonLinesTrackerTest, WritesNonFiniteNumbersAsStringsAndReplacesInvalidUtf8) {
   tracker_.start({});
-
-  tracker_.log_scalars(
-      std::vector<TrackedScalar>{{"a", std::nan("")}, {"b", kInfinity}, {"c", -kInfinity}}, kTime);
-
-  EXPECT_THAT(last_line(), HasSubstr(R"({"a":"NaN","b":"Infinity","c":"-Infinity"})"));
-}
-
-TEST_F(JsonLinesTrackerTest, ReplacesInvalidUtf8) {
-  tracker_.start({});
-
-  tracker_.log_text("note", "<\xFF>", kTime);
-
-  EXPECT_THAT(last_line(), HasSubstr("<\xEF\xBF\xBD>"));
+  EXPECT_THAT(line_of({{"a", std::nan("")}, {"b", HUGE_VAL}, {"c", -HUGE_VAL}, {"<\xFF>", 1.0}}),
+              HasSubstr("{\"a\":\"NaN\",\"b\":\"Infinity\",\"c\":\"-Infinity\","
+                        "\"<\xEF\xBF\xBD>\":1.0}"));
 }
 
 TEST_F(JsonLinesTrackerTest, CountsAHistogramInThirtyBins) {
@@ -92,13 +88,11 @@ TEST_F(JsonLinesTrackerTest, CountsAHistogramInThirtyBins) {
   at::Tensor values = at::arange(63).div(2).reshape({7, 9});
   values.index_put_({at::tensor(6), at::tensor(7)}, std::nan(""));
   values.index_put_({at::tensor(6), at::tensor(8)}, std::numeric_limits<double>::infinity());
-  tracker_.log_histogram("weight", values, kTime);
-
+  const std::string line = histogram_of(values);
   std::string edges = "[0.0";
   std::string counts = "[2";
   for (int i = 1; i <= 30; ++i) edges += "," + std::to_string(i) + ".0";
   for (int i = 1; i < 30; ++i) counts += i == 29 ? ",3" : ",2";  // the last has both edges
-  const std::string line = last_line();
   EXPECT_THAT(line, HasSubstr(R"("name":"weight","count":61,"non_finite":2,"min":0.0,"max":30.0,)"
                               R"("mean":15.0,"standard_deviation":8.803)"));
   EXPECT_THAT(line, HasSubstr("\"counts\":" + counts + "]}"));
@@ -108,19 +102,13 @@ TEST_F(JsonLinesTrackerTest, CountsAHistogramInThirtyBins) {
 
 TEST_F(JsonLinesTrackerTest, WritesHistogramsOfEqualEmptyAndHugeValues) {
   tracker_.start({});
-
-  tracker_.log_histogram("zeros", at::zeros({5}), kTime);
-  EXPECT_THAT(last_line(), AllOf(HasSubstr(R"("edges":[-0.5,)"), HasSubstr(",5,")));
-
-  tracker_.log_histogram("none", at::empty({0}), kTime);
-  EXPECT_THAT(last_line(),
+  EXPECT_THAT(histogram_of(at::zeros({5})),
+              AllOf(HasSubstr(R"("edges":[-0.5,)"), HasSubstr(",5,")));
+  EXPECT_THAT(histogram_of(at::empty({0})),
               HasSubstr(R"("mean":"NaN","standard_deviation":"NaN","edges":[],"counts":[]})"));
-
-  tracker_.log_histogram("huge", at::tensor({-1.7e308, 1.7e308}, at::kDouble), kTime);
-  EXPECT_THAT(last_line(), AllOf(HasSubstr(R"("counts":[1,0,)"), HasSubstr(",0,1]}")));
-
-  tracker_.log_histogram("half", at::ones({3}, at::kBFloat16), kTime);
-  EXPECT_THAT(last_line(), HasSubstr(R"("count":3)"));
+  EXPECT_THAT(histogram_of(at::tensor({-1.7e308, 1.7e308}, at::kDouble)),
+              AllOf(HasSubstr(R"("counts":[1,0,)"), HasSubstr(",0,1]}")));
+  EXPECT_THAT(histogram_of(at::ones({3}, at::kBFloat16)), HasSubstr(R"("count":3)"));
 }
 
 TEST_F(JsonLinesTrackerTest, RunsThatAppendAtTheSameTimeLoseNoLines) {
@@ -158,9 +146,8 @@ TEST_F(JsonLinesTrackerTest, AFullDiskIsAnErrorForEveryKindOfRecord) {
 TEST_F(JsonLinesTrackerTest, PythonReadsEveryLine) {
   SKIP_WITHOUT_PYTHON();
   tracker_.start({});
-  tracker_.log_scalars(std::vector<TrackedScalar>{{"a", std::nan("")}, {"b\n\"", 1.0 / 3.0}},
-                       kTime);
-  tracker_.log_histogram("weight", at::ones({2}), kTime);
+  line_of({{"a", std::nan("")}, {"b\n\"", 1.0 / 3.0}});
+  histogram_of(at::ones({2}));
   tracker_.finish("finished", {});
 
   const std::string lines = run_python("report_peer.py", {"json", path_.string()});
@@ -170,4 +157,4 @@ TEST_F(JsonLinesTrackerTest, PythonReadsEveryLine) {
 }
 
 }  // namespace
-}  // namespace linkboy::json_lines_tracker_test
+}  // namespace linkboy::testing::json_lines_tracker_test

@@ -91,12 +91,10 @@ TEST(HistogramTest, AValueOnAnEdgeIsInTheBucketAboveIt) {
 TEST(HistogramTest, ExcludesAndCountsNonFiniteElements) {
   const Histogram histogram =
       make_histogram(torch::tensor({1.0, kNaN, -2.0, kInfinity, -kInfinity}, torch::kFloat));
-  EXPECT_EQ(histogram.num, 2.0);
   EXPECT_EQ(histogram.num_non_finite, 3);
-  EXPECT_EQ(histogram.min, -2.0);
-  EXPECT_EQ(histogram.max, 1.0);
-  EXPECT_EQ(histogram.sum, -1.0);
-  EXPECT_EQ(histogram.sum_squares, 5.0);
+  EXPECT_EQ((std::vector{histogram.num, histogram.min, histogram.max, histogram.sum,
+                         histogram.sum_squares}),
+            (std::vector{2.0, -2.0, 1.0, -1.0, 5.0}));
 }
 
 TEST(HistogramTest, AcceptsExtremesZeroHalfPrecisionSparseAndEmptyTensors) {
@@ -145,16 +143,11 @@ TEST_F(TensorBoardTrackerTest, TensorBoardReadsHistogramsAndTexts) {
   SKIP_IF_MISSING(read);
   const json& events = read["events"];
   ASSERT_EQ(events["histograms"].size(), 1U);
-  const json& histogram = events["histograms"]["weights/0.bias"][0];
-  const Histogram expected = make_histogram(values);
-  EXPECT_EQ(histogram["step"], 3);
-  EXPECT_EQ(histogram["min"], -1.5);
-  EXPECT_EQ(histogram["max"], 0.25);
-  EXPECT_EQ(histogram["num"], 3.0);
-  EXPECT_EQ(histogram["sum"], -1.0);
-  EXPECT_EQ(histogram["sum_squares"], 2.375);
-  EXPECT_EQ(histogram["limits"], json(expected.limits));
-  EXPECT_EQ(histogram["counts"], json(expected.counts));
+  json expected = json::parse(R"({"step": 3, "min": -1.5, "max": 0.25, "num": 3.0, "sum": -1.0,
+                                  "sum_squares": 2.375})");
+  expected["limits"] = make_histogram(values).limits;
+  expected["counts"] = make_histogram(values).counts;
+  EXPECT_EQ(events["histograms"]["weights/0.bias"][0], expected);
   EXPECT_EQ(steps_and_values(events["scalars"]["weights/0.bias/num_non_finite"]),
             json::parse(R"([[3, "1.0"]])"));
   EXPECT_EQ(events["texts"]["notes"], json::parse(R"([[4, "**bold** ä"]])"));
@@ -283,14 +276,6 @@ TEST_F(TensorBoardTrackerTest, AFileTruncatedInItsLastRecordKeepsEarlierOnes) {
               json::parse(R"([[1, "1.0"], [2, "2.0"]])"))
         << kept << " bytes of the last record";
   }
-}
-
-TEST_F(TensorBoardTrackerTest, EveryEventIsWrittenImmediately) {
-  tracker_.start({});
-  const auto path = event_files(folder_ / "run-1").front();
-  const auto before = std::filesystem::file_size(path);
-  log_loss(tracker_, 1, 1.0);
-  EXPECT_GT(std::filesystem::file_size(path), before);
 }
 
 TEST_F(TensorBoardTrackerTest, RejectsUseOutsideOfARun) {
