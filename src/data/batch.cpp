@@ -13,13 +13,9 @@
 namespace linkboy {
 namespace {
 
-/// Copies on the calling thread only. LibTorch's copy would start several threads in each worker of
-/// a loader.
 at::Tensor in_pinned_memory(const at::Tensor& tensor) {
-  const bool is_plain = tensor.layout() == at::kStrided && tensor.is_contiguous() &&
-                        !tensor.is_conj() && !tensor.is_neg() && !tensor.is_quantized() &&
-                        !tensor.requires_grad() && tensor.numel() > 0;
-  if (!is_plain || tensor.is_pinned()) return tensor.pin_memory();
+  if (!tensor.is_cpu()) return tensor;
+  if (!is_plain(tensor) || tensor.numel() == 0 || tensor.is_pinned()) return tensor.pin_memory();
   at::Tensor copy = at::empty(tensor.sizes(), tensor.options().pinned_memory(true));
   std::memcpy(copy.mutable_data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
   return copy;
@@ -38,19 +34,17 @@ std::string describe_contents(const Batch& batch) {
   return tensors + (tensors.empty() ? "" : " and ") + "the values " + values;
 }
 
-const auto* find_name(const auto& named, std::string_view name) {
+auto* find_name(auto& named, std::string_view name) {
   const auto it = std::find_if(named.begin(), named.end(),
                                [name](const auto& entry) { return entry.first == name; });
   return it == named.end() ? nullptr : &*it;
 }
 
 void set_name(auto& named, std::string_view name, auto content) {
-  const auto it = std::find_if(named.begin(), named.end(),
-                               [name](const auto& entry) { return entry.first == name; });
-  if (it == named.end()) {
-    named.emplace_back(std::string(name), std::move(content));
+  if (auto* found = find_name(named, name)) {
+    found->second = std::move(content);
   } else {
-    it->second = std::move(content);
+    named.emplace_back(std::string(name), std::move(content));
   }
 }
 
@@ -130,24 +124,12 @@ int64_t Batch::size() const {
 }
 
 Batch Batch::to(c10::Device device, bool non_blocking) const {
-  const auto move = [&](const at::Tensor& tensor) {
+  return map_tensors(*this, [&](const at::Tensor& tensor) {
     return tensor.device() == device ? tensor
                                      : tensor.to(device, tensor.scalar_type(), non_blocking);
-  };
-  Batch moved = *this;
-  for (auto& [name, tensor] : moved.tensors_) tensor = move(tensor);
-  for (auto& [name, value] : moved.values_) value = map_tensors(value, move);
-  return moved;
+  });
 }
 
-Batch Batch::pin_memory() const {
-  const auto pin = [](const at::Tensor& tensor) {
-    return tensor.is_cpu() ? in_pinned_memory(tensor) : tensor;
-  };
-  Batch pinned = *this;
-  for (auto& [name, tensor] : pinned.tensors_) tensor = pin(tensor);
-  for (auto& [name, value] : pinned.values_) value = map_tensors(value, pin);
-  return pinned;
-}
+Batch Batch::pin_memory() const { return map_tensors(*this, in_pinned_memory); }
 
 }  // namespace linkboy

@@ -29,19 +29,8 @@ BatchShard shard_of(const DataLoaderOptions& options);
 std::vector<std::vector<int64_t>> places_of_batches(const DataLoaderOptions& options,
                                                     int64_t epoch);
 
-/// While it exists, tensor datasets gather the batches of this thread in page-locked memory.
-class PinnedGathering {
- public:
-  explicit PinnedGathering(bool is_on);
-  ~PinnedGathering();
-  PinnedGathering(const PinnedGathering&) = delete;
-  PinnedGathering& operator=(const PinnedGathering&) = delete;
-
-  static bool is_on();
-
- private:
-  bool was_on_;
-};
+/// Whether tensor datasets gather the batches of this thread in page-locked memory.
+inline thread_local bool gathers_in_pinned_memory = false;
 
 /// Prepares the batches of an epoch. Each thread has a separate maker.
 class BatchMaker {
@@ -93,28 +82,9 @@ class WorkerDatasets {
   std::vector<Dataset> idle_;
 };
 
-/// Prepares the batches [first, end) on the calling thread.
-template <class Maker>
-class InlineIterator final : public BatchIterator {
- public:
-  InlineIterator(Maker maker, int64_t first, int64_t end)
-      : maker_(std::move(maker)), next_(first), end_(end) {}
-
-  std::optional<Batch> next() override {
-    if (next_ < end_ && !maker_.read(next_)) end_ = next_;
-    if (next_ >= end_) return std::nullopt;
-    return maker_.make(next_++);
-  }
-
- private:
-  Maker maker_;
-  int64_t next_;
-  int64_t end_;
-};
-
-/// The work of the worker threads in an epoch.
-struct PrefetchWork {
-  /// One maker for each worker.
+/// The work of an epoch.
+struct BatchWork {
+  /// One maker for each worker, or for the calling thread if there are no workers.
   std::vector<std::unique_ptr<BatchMaker>> makers{};
   /// Whether each of n workers prepares every n-th batch. If false, a worker prepares the next
   /// batch as soon as it is free. Such workers may have a state. Therefore they prepare all batches
@@ -126,12 +96,13 @@ struct PrefetchWork {
   std::function<void()> on_end{};
 };
 
-/// Returns the number of workers that an epoch of `num_batches` batches can use.
-int64_t num_workers_for(const DataLoaderOptions& options, int64_t num_batches);
+/// Returns the number of makers that an epoch of `num_batches` batches can use; at least 1.
+int64_t num_makers_for(const DataLoaderOptions& options, int64_t num_batches);
 
-/// Returns the batches [first, end) in order. Workers prepare them ahead of the loop.
-std::unique_ptr<BatchIterator> prefetch(PrefetchWork work, const DataLoaderOptions& options,
-                                        int64_t epoch, int64_t first, int64_t end);
+/// Returns the batches [first, end) in order. Workers prepare them ahead of the loop. Without
+/// workers, the calling thread prepares each batch when it needs it.
+std::unique_ptr<BatchIterator> make_batches(BatchWork work, const DataLoaderOptions& options,
+                                            int64_t epoch, int64_t first, int64_t end);
 
 /// Sets the defaults of the fields that loaders of datasets and of streams have in common, and
 /// checks the fields.

@@ -9,13 +9,10 @@
 #include "util/ceil_div.hpp"
 
 namespace linkboy {
-namespace {
 
-void check_at_least_one(const char* name, int64_t value) {
-  LINKBOY_CHECK_OPTION(value >= 1, name, " is ", value, "; it must be at least 1.");
+void check_at_least(const char* name, int64_t value, int64_t least) {
+  LINKBOY_CHECK_OPTION(value >= least, name, " is ", value, "; it must be at least ", least, ".");
 }
-
-}  // namespace
 
 BatchShard::BatchShard(int64_t num_epoch_samples, int64_t batch_size, int64_t rank,
                        int64_t num_ranks, Tail tail)
@@ -24,9 +21,9 @@ BatchShard::BatchShard(int64_t num_epoch_samples, int64_t batch_size, int64_t ra
       rank_(rank),
       num_ranks_(num_ranks),
       tail_(tail) {
-  check_at_least_one("the number of samples of an epoch", num_epoch_samples);
-  check_at_least_one("batch_size", batch_size);
-  check_at_least_one("the number of ranks", num_ranks);
+  check_at_least("the number of samples of an epoch", num_epoch_samples, 1);
+  check_at_least("batch_size", batch_size, 1);
+  check_at_least("the number of ranks", num_ranks, 1);
   LINKBOY_CHECK_OPTION(rank >= 0 && rank < num_ranks, "the rank is ", rank, "; it must be 0 to ",
                        num_ranks - 1, ", because there are ", num_ranks, " ranks.");
   // With `wrap`, positions go up to a round past the end of the epoch; otherwise they stay within

@@ -4,6 +4,9 @@
 
 namespace linkboy {
 
+/// @throws OptionError if `value` is less than `least`.
+void check_at_least(const char* name, int64_t value, int64_t least);
+
 /// The samples of an epoch that one rank processes, as positions in the order that all ranks share
 /// (the sampler's order). The order is cut into batches of `batch_size`; batch k of rank r is batch
 /// k * num_ranks + r. The k-th batches of all ranks form a round. Together they are the k-th batch

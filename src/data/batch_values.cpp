@@ -84,6 +84,18 @@ c10::IValue map_tensors(const c10::IValue& value, MapTensor map) {
   return value;
 }
 
+Batch map_tensors(const Batch& batch, MapTensor map) {
+  Batch mapped = batch;
+  for (const auto& [name, tensor] : batch.tensors()) mapped.set(name, map(tensor));
+  for (const auto& [name, value] : batch.values()) mapped.set_value(name, map_tensors(value, map));
+  return mapped;
+}
+
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
+         !tensor.is_conj() && !tensor.is_neg() && !tensor.is_quantized() && !tensor.requires_grad();
+}
+
 c10::IValue list_of(const std::vector<c10::IValue>& values) {
   c10::TypePtr type = values.empty() ? nullptr : list_element_type(values.front());
   const bool has_one_type =

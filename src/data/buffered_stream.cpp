@@ -16,11 +16,7 @@ namespace {
 
 /// A stream may use the memory of a sample again, and a transform may change the sample in place.
 Batch deep_copy(const Batch& batch) {
-  const auto copy = [](const at::Tensor& tensor) { return tensor.clone(); };
-  Batch copied = batch;
-  for (const auto& [name, tensor] : batch.tensors()) copied.set(name, copy(tensor));
-  for (const auto& [name, value] : batch.values()) copied.set_value(name, map_tensors(value, copy));
-  return copied;
+  return map_tensors(batch, [](const at::Tensor& tensor) { return tensor.clone(); });
 }
 
 /// A stream may change the tensors of its state in place while it reads further samples.
@@ -44,7 +40,24 @@ StreamPlace from_state(const StateDict& state, int64_t scale) {
           .taken = state.get_int("taken") / scale};
 }
 
+/// Calls the stream without the lock.
+void unlocked(std::unique_lock<std::mutex>& lock, const auto& call_stream) {
+  lock.unlock();
+  const auto relock = c10::make_scope_exit([&] { lock.lock(); });
+  call_stream();
+}
+
 }  // namespace
+
+/// Returns the places at which a run can continue, other than `place_`.
+std::vector<StreamPlace> BufferedStream::other_places() const {
+  std::vector<StreamPlace> places;
+  for (const auto& reader : readers_) {
+    if (reader->place != place_) places.push_back(reader->place);
+  }
+  places.insert(places.end(), places_left_.begin(), places_left_.end());
+  return places;
+}
 
 int64_t BufferedStream::begin_of_epoch(int64_t epoch, int64_t num_before, int64_t planned) const {
   const std::lock_guard lock(mutex_);
@@ -55,10 +68,7 @@ int64_t BufferedStream::begin_of_epoch(int64_t epoch, int64_t num_before, int64_
     return place.epoch == epoch && place.epoch_begin + num_before == place.taken;
   };
   if (continues(place_)) return place_.epoch_begin;
-  for (const auto& reader : readers_) {
-    if (continues(reader->place)) return reader->place.epoch_begin;
-  }
-  for (const StreamPlace& place : places_left_) {
+  for (const StreamPlace& place : other_places()) {
     if (continues(place)) return place.epoch_begin;
   }
   return place_.epoch == epoch ? place_.epoch_begin : place_.taken;
@@ -122,18 +132,13 @@ bool BufferedStream::read_sample(std::unique_lock<std::mutex>& lock, int64_t at,
     samples.push_back(copies ? deep_copy(sample->second.contents) : sample->second.contents);
     return true;
   }
-  const auto unlocked = [&](const auto& use_stream) {
-    lock.unlock();
-    const auto relock = c10::make_scope_exit([&] { lock.lock(); });
-    use_stream();
-  };
   if (const int64_t num_skipped = at - position_; num_skipped > 0) {
-    unlocked([&] { stream_->skip(num_skipped); });
+    unlocked(lock, [&] { stream_->skip(num_skipped); });
     position_ = at;  // even if `next` throws
   }
   std::optional<Batch> sample;
   std::optional<Batch> kept;
-  unlocked([&] {
+  unlocked(lock, [&] {
     sample = stream_->next();
     if (sample) kept = copies ? deep_copy(*sample) : *sample;
   });
@@ -149,12 +154,10 @@ bool BufferedStream::read_sample(std::unique_lock<std::mutex>& lock, int64_t at,
 
 void BufferedStream::keep_state(std::unique_lock<std::mutex>& lock) {
   StateDict state;
-  {
-    lock.unlock();
-    const auto relock = c10::make_scope_exit([&] { lock.lock(); });
+  unlocked(lock, [&] {
     state = stream_->state_dict();
     if (!state.empty()) state = deep_copy(state);
-  }
+  });
   const auto last = ahead_.find(position_ - 1);
   if (last != ahead_.end()) last->second.state_after = std::move(state);
 }
@@ -212,10 +215,7 @@ StateDict BufferedStream::place(int64_t scale, bool with_state) const {
   const std::lock_guard lock(mutex_);
   StateDict state = to_state(place_, scale);
   c10::impl::GenericList others(c10::AnyType::get());
-  for (const auto& reader : readers_) {
-    if (reader->place != place_) others.push_back(to_state(reader->place, scale).to_ivalue());
-  }
-  for (const StreamPlace& place : places_left_) {
+  for (const StreamPlace& place : other_places()) {
     others.push_back(to_state(place, scale).to_ivalue());
   }
   if (!others.empty()) state.set("others", others);

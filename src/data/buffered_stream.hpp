@@ -81,6 +81,7 @@ class BufferedStream {
     StateDict state_after{};  // only after the last sample of a batch
   };
 
+  std::vector<StreamPlace> other_places() const;
   void become_reader(std::unique_lock<std::mutex>& lock,
                      const std::shared_ptr<StreamReader>& reader);
   bool read_sample(std::unique_lock<std::mutex>& lock, int64_t at, bool copies,

@@ -5,9 +5,10 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
-#include <limits>
+#include <numeric>
 #include <utility>
 
 #include "data/batch_fetcher.hpp"
@@ -16,10 +17,6 @@
 
 namespace linkboy {
 namespace {
-
-void check_at_least(const char* name, int64_t value, int64_t least) {
-  LINKBOY_CHECK_OPTION(value >= least, name, " is ", value, "; it must be at least ", least, ".");
-}
 
 std::shared_ptr<const Sampler> make_sampler(const DataLoaderOptions& options, int64_t size) {
   if (*options.shuffle) return std::make_shared<RandomSampler>(size, *options.seed);
@@ -67,9 +64,10 @@ at::Generator TransformContext::generator(std::size_t i) const {
 }
 
 DataLoaderOptions DataLoaderOptions::merged_with(const DataLoaderOptions& user) const {
-  DataLoaderOptions result = *this;
-  auto overlay = [](auto& field, const auto& user_field) {
-    if (user_field) field = user_field;
+  using Options = DataLoaderOptions;
+  Options result = *this;
+  const auto replace = [&](auto... members) {
+    ((result.*members = user.*members ? user.*members : result.*members), ...);
   };
   if (user.sampler || user.batch_sampler) result.shuffle.reset();
   if (user.batch_sampler) {
@@ -77,21 +75,10 @@ DataLoaderOptions DataLoaderOptions::merged_with(const DataLoaderOptions& user) 
     result.drop_last.reset();
     result.sampler.reset();
   }
-  overlay(result.batch_size, user.batch_size);
-  overlay(result.shuffle, user.shuffle);
-  overlay(result.drop_last, user.drop_last);
-  overlay(result.num_workers, user.num_workers);
-  overlay(result.prefetch_factor, user.prefetch_factor);
-  overlay(result.pin_memory, user.pin_memory);
-  overlay(result.timeout, user.timeout);
-  overlay(result.seed, user.seed);
-  overlay(result.shard, user.shard);
-  overlay(result.even_batches, user.even_batches);
-  overlay(result.sampler, user.sampler);
-  overlay(result.batch_sampler, user.batch_sampler);
-  overlay(result.collate_fn, user.collate_fn);
-  overlay(result.transform, user.transform);
-  overlay(result.worker_init_fn, user.worker_init_fn);
+  replace(&Options::batch_size, &Options::shuffle, &Options::drop_last, &Options::num_workers,
+          &Options::prefetch_factor, &Options::pin_memory, &Options::timeout, &Options::seed,
+          &Options::shard, &Options::even_batches, &Options::sampler, &Options::batch_sampler,
+          &Options::collate_fn, &Options::transform, &Options::worker_init_fn);
   return result;
 }
 
@@ -128,19 +115,17 @@ BatchShard shard_of(const DataLoaderOptions& options) {
 std::vector<std::vector<int64_t>> places_of_batches(const DataLoaderOptions& options,
                                                     int64_t epoch) {
   const BatchShard shard = shard_of(options);
-  std::vector<int64_t> begins;  // of the batch sampler's batches
-  for (int64_t b = 0, begin = 0; options.batch_sampler && b < options.batch_sampler->size(); ++b) {
-    begins.push_back(begin);
-    begin += static_cast<int64_t>(options.batch_sampler->sample(epoch, b).size());
+  std::vector<int64_t> begins{0};  // of the batch sampler's batches
+  for (int64_t b = 0; options.batch_sampler && b < options.batch_sampler->size(); ++b) {
+    begins.push_back(begins.back() + std::ssize(options.batch_sampler->sample(epoch, b)));
   }
-  begins.push_back(std::numeric_limits<int64_t>::max());
   std::vector<std::vector<int64_t>> all;
   for (int64_t k = 0; k < shard.num_batches(); ++k) {
     std::vector<int64_t> places;
     if (options.batch_sampler) {
       const int64_t b = shard.position(k, 0);
-      const auto count = static_cast<int64_t>(options.batch_sampler->sample(epoch, b).size());
-      for (int64_t i = 0; i < count; ++i) places.push_back(begins[b] + i);
+      places.resize(begins[b + 1] - begins[b]);
+      std::iota(places.begin(), places.end(), begins[b]);
     } else {
       for (int64_t i = 0; i < shard.size_of_batch(k); ++i) places.push_back(shard.position(k, i));
     }
@@ -173,7 +158,8 @@ Batch BatchFetcher::make(int64_t batch_index) {
   const std::vector<int64_t> indices = indices_of(batch_index);
   // A collate_fn or transform creates new tensors, which are pinned afterwards.
   const bool is_last = !options_.collate_fn && !options_.transform;
-  const PinnedGathering pinned(*options_.pin_memory && is_last);
+  const bool before = std::exchange(gathers_in_pinned_memory, *options_.pin_memory && is_last);
+  const auto restore = c10::make_scope_exit([&] { gathers_in_pinned_memory = before; });
   const TransformContext context{*options_.seed, epoch_, indices};
   Batch batch = options_.collate_fn ? options_.collate_fn(dataset_.get_epoch_samples(context))
                                     : dataset_.get_epoch_batch(context);
@@ -198,13 +184,11 @@ int64_t DatasetLoader::size() const { return shard_of(options_).num_batches(); }
 std::unique_ptr<BatchIterator> DatasetLoader::iterate(int64_t epoch, int64_t first_batch) {
   LINKBOY_CHECK(first_batch >= 0 && first_batch <= size(), "batch ", first_batch,
                 " was requested; an epoch has batches 0 to ", size() - 1, ".");
-  if (*options_.num_workers == 0) {
-    return std::make_unique<InlineIterator<BatchFetcher>>(BatchFetcher(dataset_, options_, epoch),
-                                                          first_batch, size());
+  std::vector<Dataset> datasets{dataset_};
+  if (*options_.num_workers > 0) {
+    datasets = for_workers_->take(num_makers_for(options_, size() - first_batch));
   }
-  std::vector<Dataset> datasets =
-      for_workers_->take(num_workers_for(options_, size() - first_batch));
-  PrefetchWork work;
+  BatchWork work;
   // A copy may have a state (a random engine). With fixed stripes, each run returns the same
   // batches, regardless of which worker is faster.
   work.is_striped = datasets.size() > 1 && !datasets[0].is_same_as(datasets[1]);
@@ -214,7 +198,7 @@ std::unique_ptr<BatchIterator> DatasetLoader::iterate(int64_t epoch, int64_t fir
   work.on_end = [source = for_workers_, datasets = std::move(datasets)] {
     source->give_back(datasets);
   };
-  return prefetch(std::move(work), options_, epoch, first_batch, size());
+  return make_batches(std::move(work), options_, epoch, first_batch, size());
 }
 
 StateDict DatasetLoader::state_dict() const {

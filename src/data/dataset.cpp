@@ -95,19 +95,11 @@ int64_t TensorDataset::size() const { return tensors_[0].second.size(0); }
 
 namespace {
 
-thread_local bool gathers_in_pinned_memory = false;
-
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
-         !tensor.is_conj() && !tensor.is_neg() && !tensor.is_quantized() && !tensor.requires_grad();
-}
-
-/// Returns rows of a plain tensor, copied on the calling thread only. LibTorch's index_select would
-/// start several threads in each worker of a loader, and these threads would compete.
+/// Returns rows of a plain tensor, copied on the calling thread only, like `is_plain` explains.
 at::Tensor gather_rows(const at::Tensor& tensor, std::span<const int64_t> indices) {
   std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes[0] = static_cast<int64_t>(indices.size());
-  at::Tensor rows = at::empty(sizes, tensor.options().pinned_memory(PinnedGathering::is_on()));
+  at::Tensor rows = at::empty(sizes, tensor.options().pinned_memory(gathers_in_pinned_memory));
   const std::size_t row_size = tensor.nbytes() / std::max<int64_t>(tensor.size(0), 1);
   const auto* const source = static_cast<const char*>(tensor.const_data_ptr());
   auto* target = static_cast<char*>(rows.mutable_data_ptr());
@@ -122,13 +114,6 @@ at::Tensor gather_rows(const at::Tensor& tensor, std::span<const int64_t> indice
 }
 
 }  // namespace
-
-PinnedGathering::PinnedGathering(bool is_on)
-    : was_on_(std::exchange(gathers_in_pinned_memory, is_on)) {}
-
-PinnedGathering::~PinnedGathering() { gathers_in_pinned_memory = was_on_; }
-
-bool PinnedGathering::is_on() { return gathers_in_pinned_memory; }
 
 Batch TensorDataset::get_batch(std::span<const int64_t> indices) {
   NamedTensors gathered;

@@ -60,13 +60,10 @@ class DeviceIterator final : public BatchIterator {
     if (keeps_memory_of(batch)) copy_of_kept_ = std::move(arrival);
     // The memory belongs to the copy stream and must not be reused before the work on it is
     // complete.
-    const auto record = [&](const at::Tensor& tensor) {
+    return map_tensors(copied, [&](const at::Tensor& tensor) {
       if (!tensor.is_cpu()) tensor.record_stream(compute_stream);
       return tensor;
-    };
-    for (const auto& [name, tensor] : copied.tensors()) record(tensor);
-    for (const auto& [name, value] : copied.values()) map_tensors(value, record);
-    return copied;
+    });
   }
 
   /// Whether the loader has kept page-locked memory of the batch, which this iterator alone uses

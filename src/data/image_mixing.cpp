@@ -1,65 +1,55 @@
 // mixup and cutmix: combine each image and its target with those of another sample of the batch.
 
-#include "data/image_mixing.hpp"
-
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
-#include "data/fused_image_transforms.hpp"
+#include "data/image_batch.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
 namespace {
 
-const char* name_of(RandomKind kind) { return kind == RandomKind::mixup ? "mixup" : "cutmix"; }
-
-/// Writes rows in which row i has a 1 for the class of sample i.
-template <class T>
-void write_classes(const at::Tensor& target, const char* name, int64_t num_classes, float* out) {
-  const T* classes = target.const_data_ptr<T>();
-  const int64_t stride = target.stride(0);
-  for (int64_t i = 0; i < target.size(0); ++i) {
-    const auto label = static_cast<int64_t>(classes[i * stride]);
-    LINKBOY_CHECK(label >= 0 && label < num_classes, name, ": sample ", i,
-                  " of the batch has class ", label, "; classes must be 0 to ", num_classes - 1,
-                  ". Set the right num_classes.");
-    std::fill_n(out + i * num_classes, num_classes, 0.0F);
-    out[i * num_classes + label] = 1.0F;
-  }
-}
-
-void copy_probabilities(const at::Tensor& target, float* out) {
-  const float* probabilities = target.const_data_ptr<float>();
-  for (int64_t i = 0; i < target.size(0); ++i) {
-    for (int64_t k = 0; k < target.size(1); ++k) {
-      *out++ = probabilities[i * target.stride(0) + k * target.stride(1)];
-    }
-  }
-}
+/// The options of mixup or cutmix.
+struct Mixing {
+  const char* name;
+  RandomKind kind;
+  double alpha;
+  int64_t num_classes;
+  double p;
+};
 
 /// Returns the target as float32 [count, num_classes] in new memory.
-at::Tensor probabilities_of(const at::Tensor& target, const char* name, int64_t count,
-                            int64_t num_classes) {
+at::Tensor probabilities_of(const at::Tensor& target, const Mixing& mixing, int64_t count) {
+  const char* const name = mixing.name;
+  const int64_t num_classes = mixing.num_classes;
   LINKBOY_CHECK(target.defined() && target.is_cpu(), name,
                 ": the target is not a tensor on the CPU. Make the dataset return one.");
+  const at::ScalarType type = target.scalar_type();
+  const bool is_classes = target.dim() == 1 && target.size(0) == count &&
+                          (type == at::kLong || type == at::kInt || type == at::kByte);
+  LINKBOY_CHECK(is_classes || (type == at::kFloat && target.dim() == 2 && target.size(0) == count &&
+                               target.size(1) == num_classes),
+                name, ": the target is ", type, " of shape ", target.sizes(),
+                "; it must be integer classes (Long, Int, Byte) [", count,
+                "], or Float probabilities [", count, ", ", num_classes, "].");
   at::Tensor out = at::empty({count, num_classes}, at::kFloat);
-  float* rows = out.mutable_data_ptr<float>();
-  const bool is_classes = target.dim() == 1 && target.size(0) == count;
-  if (is_classes && target.scalar_type() == at::kLong) {
-    write_classes<int64_t>(target, name, num_classes, rows);
-  } else if (is_classes && target.scalar_type() == at::kInt) {
-    write_classes<int32_t>(target, name, num_classes, rows);
-  } else if (is_classes && target.scalar_type() == at::kByte) {
-    write_classes<uint8_t>(target, name, num_classes, rows);
-  } else {
-    LINKBOY_CHECK(target.scalar_type() == at::kFloat && target.dim() == 2 &&
-                      target.size(0) == count && target.size(1) == num_classes,
-                  name, ": the target is ", target.scalar_type(), " of shape ", target.sizes(),
-                  "; it must be integer classes (Long, Int, Byte) [", count,
-                  "], or Float probabilities [", count, ", ", num_classes, "].");
-    copy_probabilities(target, rows);
+  float* row = out.mutable_data_ptr<float>();
+  const at::Tensor classes = is_classes ? target.to(at::kLong) : at::Tensor();
+  for (int64_t i = 0; i < count; ++i, row += num_classes) {
+    if (is_classes) {
+      const int64_t label = classes.accessor<const int64_t, 1>()[i];
+      LINKBOY_CHECK(label >= 0 && label < num_classes, name, ": sample ", i,
+                    " of the batch has class ", label, "; classes must be 0 to ", num_classes - 1,
+                    ". Set the right num_classes.");
+      std::fill_n(row, num_classes, 0.0F);
+      row[label] = 1.0F;
+    } else {
+      const auto probabilities = target.accessor<const float, 2>()[i];
+      for (int64_t k = 0; k < num_classes; ++k) row[k] = probabilities[k];
+    }
   }
   return out;
 }
@@ -75,83 +65,85 @@ void blend(const T* own, const T* partner, float weight, int64_t count, T* out) 
   }
 }
 
-struct Sides {
-  int64_t begin;
-  int64_t end;
-};
-
-/// Returns `part` of `side`, around a random centre and cut off at the image's edges.
-Sides random_sides(SampleRandom& random, int64_t side, double part) {
+/// Returns begin and end of `part` of `side`, around a random centre and cut off at the edges.
+std::pair<int64_t, int64_t> random_part(SampleRandom& random, int64_t side, double part) {
   const auto length = static_cast<int64_t>(static_cast<double>(side) * part);
   const int64_t begin = random.below(side) - length / 2;
   return {std::max<int64_t>(begin, 0), std::min(begin + length, side)};
 }
 
-}  // namespace
-
-Batch Mixing::operator()(Batch batch, const TransformContext& context) const {
-  const char* name = name_of(kind);
-  const Images images(batch.input(), context);
-  LINKBOY_CHECK(kind == RandomKind::cutmix || !images.is_bytes(),
-                "mixup: the images are uint8; they must be float. Put normalise before it.");
-  const at::Tensor target = probabilities_of(batch.target(), name, images.count, num_classes);
-  const at::Tensor mixed_target = at::empty({images.count, num_classes}, at::kFloat);
-  // A pass without stages only copies, on this thread.
-  const at::Tensor source =
-      images.tensor.is_contiguous() ? images.tensor : ImagePass()(images.tensor, context);
-  const at::Tensor mixed =
-      images.empty_like(images.height, images.width, images.tensor.scalar_type());
-
-  const uint64_t key = random_key(context, {kind, occurrence});
-  const int64_t image_size = images.channels * images.height * images.width;
-  const float* target_rows = target.const_data_ptr<float>();
-  float* mixed_rows = mixed_target.mutable_data_ptr<float>();
-  const auto mix_sample = [&]<class T>(int64_t i, const T* all, T* out) {
-    SampleRandom random(key, context.indices[i]);
-    const bool is_mixed = random.chance(options.p);
-    double weight = is_mixed ? random.beta(alpha) : 1.0;  // of the sample itself
-    int64_t partner = i;
-    if (is_mixed && images.count > 1) {
-      partner = (i + 1 + random.below(images.count - 1)) % images.count;
-    }
-    const T* own_image = all + i * image_size;
-    const T* partner_image = all + partner * image_size;
-    if (partner == i) {
-      weight = 1.0;
-      std::copy_n(own_image, image_size, out);
-    } else if (kind == RandomKind::mixup) {
-      blend(own_image, partner_image, static_cast<float>(weight), image_size, out);
-    } else {
-      std::copy_n(own_image, image_size, out);
-      const double part = std::sqrt(1.0 - weight);
-      const Sides rows = random_sides(random, images.height, part);
-      const Sides columns = random_sides(random, images.width, part);
-      for (int64_t c = 0; c < images.channels; ++c) {
-        for (int64_t y = rows.begin; y < rows.end; ++y) {
-          const int64_t row = (c * images.height + y) * images.width;
-          std::copy(partner_image + row + columns.begin, partner_image + row + columns.end,
-                    out + row + columns.begin);
-        }
-      }
-      const int64_t taken = (rows.end - rows.begin) * (columns.end - columns.begin);
-      weight = 1.0 - static_cast<double>(taken) / static_cast<double>(images.height * images.width);
-    }
-    blend(target_rows + i * num_classes, target_rows + partner * num_classes,
-          static_cast<float>(weight), num_classes, mixed_rows + i * num_classes);
-  };
-  for (int64_t i = 0; i < images.count; ++i) {
-    if (images.is_bytes()) {
-      mix_sample(i, source.const_data_ptr<uint8_t>(),
-                 mixed.mutable_data_ptr<uint8_t>() + i * image_size);
-    } else {
-      mix_sample(i, source.const_data_ptr<float>(),
-                 mixed.mutable_data_ptr<float>() + i * image_size);
+/// Copies a random rectangle of `partner`, whose sides are `part` of the image's, to `out`. Returns
+/// the rectangle's share of the image's area.
+template <class T>
+double paste(const Images& images, const T* partner, double part, SampleRandom& random, T* out) {
+  const auto [top, bottom] = random_part(random, images.height, part);
+  const auto [left, right] = random_part(random, images.width, part);
+  for (int64_t c = 0; c < images.channels; ++c) {
+    for (int64_t y = top; y < bottom; ++y) {
+      const int64_t row = (c * images.height + y) * images.width;
+      std::copy(partner + row + left, partner + row + right, out + row + left);
     }
   }
+  return static_cast<double>((bottom - top) * (right - left)) /
+         static_cast<double>(images.height * images.width);
+}
 
-  batch.set(std::string(batch.tensors()[0].first), mixed);
-  batch.set(std::string(batch.tensors()[1].first), mixed_target);
-  return batch;
+/// Returns the mixed images, and sets the target of the batch to mixed probabilities.
+at::Tensor mix_samples(const Mixing& mixing, const Images& images, Batch& batch) {
+  const bool is_mixup = mixing.kind == RandomKind::mixup;
+  const int64_t num_classes = mixing.num_classes;
+  LINKBOY_CHECK(!is_mixup || !images.is_bytes(),
+                "mixup: the images are uint8; they must be float. Put normalise before it.");
+  const at::Tensor target = probabilities_of(batch.target(), mixing, images.count);
+  at::Tensor mixed_target = copy_of(target);
+  at::Tensor mixed = at::empty(images.pixels.sizes(), images.pixels.options());
+  images.visit_type([&](auto pixel) {
+    using T = decltype(pixel);
+    for (int64_t i = 0; i < images.count; ++i) {
+      const int64_t size = images.image_size();
+      const T* const all = images.pixels.const_data_ptr<T>();
+      T* const out = mixed.mutable_data_ptr<T>() + i * size;
+      SampleRandom random = images.random(i);
+      const bool is_mixed = random.chance(mixing.p) && images.count > 1;
+      if (!is_mixed || !is_mixup) std::copy_n(all + i * size, size, out);
+      if (!is_mixed) continue;
+      double weight = random.beta(mixing.alpha);  // of the sample itself
+      const int64_t partner = (i + 1 + random.below(images.count - 1)) % images.count;
+      if (is_mixup) {
+        blend(all + i * size, all + partner * size, static_cast<float>(weight), size, out);
+      } else {
+        const double part = std::sqrt(1.0 - weight);
+        weight = 1.0 - paste(images, all + partner * size, part, random, out);
+      }
+      const float* const targets = target.const_data_ptr<float>();
+      blend(targets + i * num_classes, targets + partner * num_classes, static_cast<float>(weight),
+            num_classes, mixed_target.mutable_data_ptr<float>() + i * num_classes);
+    }
+  });
+  batch.set(batch.tensors()[1].first, std::move(mixed_target));
+  return mixed;
+}
+
+Transform make_mixing(const Mixing& mixing) {
+  LINKBOY_CHECK_OPTION(mixing.alpha > 0.0 && std::isfinite(mixing.alpha), mixing.name,
+                       ": alpha is ", mixing.alpha, "; it must be above 0 and finite. Remove ",
+                       mixing.name, " to disable mixing.");
+  LINKBOY_CHECK_OPTION(mixing.num_classes >= 1, mixing.name, ": num_classes is ",
+                       mixing.num_classes, "; it must be at least 1.");
+  check_probability(mixing.name, mixing.p);
+  return ImageTransform{mixing.kind, [=](const Images& images, Batch& batch) {
+                          return mix_samples(mixing, images, batch);
+                        }};
+}
+
+}  // namespace
+
+Transform mixup(double alpha, int64_t num_classes, const MixOptions& options) {
+  return make_mixing({"mixup", RandomKind::mixup, alpha, num_classes, options.p});
+}
+
+Transform cutmix(double alpha, int64_t num_classes, const MixOptions& options) {
+  return make_mixing({"cutmix", RandomKind::cutmix, alpha, num_classes, options.p});
 }
 
 }  // namespace linkboy

@@ -5,27 +5,44 @@
 #include <cmath>
 #include <cstdint>
 #include <numbers>
+#include <string>
+#include <utility>
 
 #include "data/hash_pair.hpp"
 #include "linkboy/data/data_loader.hpp"
+#include "linkboy/error.hpp"
 
 namespace linkboy {
 
 /// The kind of a transform, which determines its random numbers. Each kind has different random
 /// numbers, and so does each additional transform of the same kind in one `compose`. The values
 /// must not change, because resumed runs depend on them.
-enum class RandomKind : uint64_t { crop = 1, flip, erasing, cutout, mixup, cutmix, resized_crop };
+enum class RandomKind : uint64_t { none, crop, flip, erasing, cutout, mixup, cutmix, resized_crop };
 
-struct RandomStream {
-  RandomKind kind;
-  uint64_t occurrence = 0;
-};
+/// Maximum side of an image, and maximum padding. Sums of three such lengths stay below 2^32.
+inline constexpr int64_t kMaxSide = int64_t{1} << 30;
 
-/// Returns the key of a stream's numbers in an epoch. The hash is nested, so that different (seed,
-/// epoch, stream) cannot produce the same key by having the same sum.
-inline uint64_t random_key(const TransformContext& context, RandomStream stream) {
+/// @throws OptionError if `value` is not `least` to kMaxSide.
+inline void check_length(const std::string& name, int64_t value, int64_t least) {
+  LINKBOY_CHECK_OPTION(value >= least && value <= kMaxSide, name, " is ", value, "; it must be ",
+                       least, " to ", kMaxSide, " pixels.");
+}
+
+/// @throws OptionError if the range of a ratio is not positive and finite.
+inline void check_ratio(const char* name, const std::pair<double, double>& ratio) {
+  LINKBOY_CHECK_OPTION(
+      ratio.first > 0.0 && ratio.first <= ratio.second && std::isfinite(ratio.second), name, " is ",
+      ratio.first, " to ", ratio.second,
+      "; both must be above 0 and finite, the smaller value first.");
+}
+
+/// Returns the key of a transform's numbers in an epoch. The hash is nested, so that different
+/// (seed, epoch, transform) cannot produce the same key by having the same sum.
+/// @param occurrence  Number of earlier transforms of this kind.
+inline uint64_t random_key(const TransformContext& context, RandomKind kind,
+                           uint64_t occurrence = 0) {
   return mix(mix(context.seed, static_cast<uint64_t>(context.epoch)),
-             static_cast<uint64_t>(stream.kind) << 32 | stream.occurrence);
+             static_cast<uint64_t>(kind) << 32 | occurrence);
 }
 
 /// The random numbers of one sample. Philox counts within (key, index): creating a generator costs

@@ -1,4 +1,4 @@
-// Worker threads that make batches ahead of the loop and return them in the order of the epoch.
+// Makes the batches of an epoch in order, in the loop or ahead of it on worker threads.
 
 #include <ATen/DeviceAccelerator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -18,6 +18,24 @@
 namespace linkboy {
 namespace {
 
+/// Prepares the batches [first, end) on the calling thread.
+class InlineIterator final : public BatchIterator {
+ public:
+  InlineIterator(std::unique_ptr<BatchMaker> maker, int64_t first, int64_t end)
+      : maker_(std::move(maker)), next_(first), end_(end) {}
+
+  std::optional<Batch> next() override {
+    if (next_ < end_ && !maker_->read(next_)) end_ = next_;
+    if (next_ >= end_) return std::nullopt;
+    return maker_->make(next_++);
+  }
+
+ private:
+  std::unique_ptr<BatchMaker> maker_;
+  int64_t next_;
+  int64_t end_;
+};
+
 /// Returns the current device of the calling thread if it is not the first device. A new thread
 /// uses the first one by default.
 std::optional<c10::Device> chosen_device() {
@@ -34,8 +52,42 @@ struct PrefetchState {
 
   Slot& slot_of(int64_t batch_index) { return slots[batch_index % slots.size()]; }
 
+  /// @param own  The first batch of this worker if it makes every n-th batch.
+  /// @param failure  The exception from the worker's initialisation; null if there is none.
   void work(BatchMaker& maker, int64_t own, const std::stop_token& stop,
-            std::exception_ptr failure);
+            std::exception_ptr failure) {
+    while (true) {
+      std::unique_lock in_order(reading, std::defer_lock);
+      if (reads_in_order) in_order.lock();
+      std::unique_lock lock(mutex);
+      const int64_t index = stride > 0 ? own : next_to_claim;
+      if (stop.stop_requested() || index >= end) return;
+      own += stride;
+      ++next_to_claim;
+      const auto in_reach = [&] {
+        return index >= end || index < next_to_read + static_cast<int64_t>(slots.size());
+      };
+      if (!taken.wait(lock, stop, in_reach) || index >= end) return;
+      lock.unlock();
+      Slot result;
+      try {
+        if (failure) std::rethrow_exception(failure);
+        const bool is_there = !reads_in_order || maker.read(index);
+        if (reads_in_order) in_order.unlock();
+        if (is_there) result = maker.make(index);
+      } catch (...) {
+        result = std::current_exception();
+      }
+      lock.lock();
+      if (std::holds_alternative<std::monostate>(result)) {
+        end = std::min(end, index);  // the data ends here
+      } else {
+        slot_of(index) = std::move(result);
+      }
+      lock.unlock();
+      made.notify_one();
+    }
+  }
 
   int64_t stride = 0;  // 0: workers claim the next batch
   bool reads_in_order = false;
@@ -50,54 +102,17 @@ struct PrefetchState {
   int64_t num_running = 0;  // workers
 };
 
-/// @param own  The first batch of this worker if it makes every n-th batch.
-/// @param failure  The exception from the worker's initialisation; null if there is none.
-void PrefetchState::work(BatchMaker& maker, int64_t own, const std::stop_token& stop,
-                         std::exception_ptr failure) {
-  while (true) {
-    std::unique_lock in_order(reading, std::defer_lock);
-    if (reads_in_order) in_order.lock();
-    std::unique_lock lock(mutex);
-    const int64_t index = stride > 0 ? own : next_to_claim;
-    if (stop.stop_requested() || index >= end) return;
-    own += stride;
-    ++next_to_claim;
-    const auto in_reach = [&] {
-      return index >= end || index < next_to_read + static_cast<int64_t>(slots.size());
-    };
-    if (!taken.wait(lock, stop, in_reach) || index >= end) return;
-    lock.unlock();
-    Slot result;
-    try {
-      if (failure) std::rethrow_exception(failure);
-      const bool is_there = !reads_in_order || maker.read(index);
-      if (reads_in_order) in_order.unlock();
-      if (is_there) result = maker.make(index);
-    } catch (...) {
-      result = std::current_exception();
-    }
-    lock.lock();
-    if (std::holds_alternative<std::monostate>(result)) {
-      end = std::min(end, index);  // the data ends here
-    } else {
-      slot_of(index) = std::move(result);
-    }
-    lock.unlock();
-    made.notify_one();
-  }
-}
-
 /// Worker threads make batches and put them into a ring of slots. The reader empties one slot after
 /// another, so that batches arrive in epoch order, regardless of which worker is faster. To limit
 /// the number of batches in memory, a worker waits while its batch is more than a ring ahead of the
 /// reader.
 ///
 /// Workers that share the data claim the next batch when they are free. Workers that make every
-/// n-th batch may have a state: see PrefetchWork::is_striped.
+/// n-th batch may have a state: see BatchWork::is_striped.
 class PrefetchIterator final : public BatchIterator {
  public:
-  PrefetchIterator(PrefetchWork work, const DataLoaderOptions& options, int64_t epoch,
-                   int64_t first, int64_t end)
+  PrefetchIterator(BatchWork work, const DataLoaderOptions& options, int64_t epoch, int64_t first,
+                   int64_t end)
       : on_end_(std::move(work.on_end)),
         timeout_(*options.timeout),
         epoch_(epoch),
@@ -231,12 +246,15 @@ void WorkerDatasets::give_back(std::vector<Dataset> datasets) {
   idle_.insert(idle_.begin(), datasets.begin(), datasets.end());
 }
 
-int64_t num_workers_for(const DataLoaderOptions& options, int64_t num_batches) {
-  return std::min(*options.num_workers, std::max<int64_t>(num_batches, 1));
+int64_t num_makers_for(const DataLoaderOptions& options, int64_t num_batches) {
+  return std::max<int64_t>(std::min(*options.num_workers, num_batches), 1);
 }
 
-std::unique_ptr<BatchIterator> prefetch(PrefetchWork work, const DataLoaderOptions& options,
-                                        int64_t epoch, int64_t first, int64_t end) {
+std::unique_ptr<BatchIterator> make_batches(BatchWork work, const DataLoaderOptions& options,
+                                            int64_t epoch, int64_t first, int64_t end) {
+  if (*options.num_workers == 0) {
+    return std::make_unique<InlineIterator>(std::move(work.makers[0]), first, end);
+  }
   return std::make_unique<PrefetchIterator>(std::move(work), options, epoch, first, end);
 }
 

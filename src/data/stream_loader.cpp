@@ -1,7 +1,9 @@
 // Loaders of streams: the positions of each rank's batches, and the iterator that takes samples
 // from a BufferedStream only when the loop receives them.
 
+#include <iterator>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -43,61 +45,48 @@ struct StreamLayout {
 };
 
 /// Reads the batches of an epoch in order. One thread at a time uses it.
-class EpochReader {
- public:
-  EpochReader(std::shared_ptr<BufferedStream> stream, std::shared_ptr<StreamReader> reader,
-              const StreamLayout& layout, bool drop_last)
-      : stream_(std::move(stream)),
-        reader_(std::move(reader)),
-        layout_(layout),
-        drop_last_(drop_last) {}
-
+struct EpochReader {
   /// Returns the samples of batch `k` of this rank, or the batch itself; empty after the last
   /// batch.
   std::vector<Batch> read(int64_t k) {
-    if (k >= end_) return {};
-    end_ = k + 1;  // if the stream throws, other workers must not read on
-    std::vector<Batch> samples = stream_->read(reader_, layout_.begin_of(k), layout_.batch_length);
-    if (static_cast<int64_t>(samples.size()) == layout_.batch_length) {
-      end_ = std::numeric_limits<int64_t>::max();
-    } else if (drop_last_) {
+    if (k >= end) return {};
+    end = k + 1;  // if the stream throws, other workers must not read on
+    std::vector<Batch> samples = stream->read(reader, layout.begin_of(k), layout.batch_length);
+    if (std::ssize(samples) == layout.batch_length) {
+      end = std::numeric_limits<int64_t>::max();
+    } else if (drop_last) {
       samples.clear();
     }
     return samples;
   }
 
- private:
-  std::shared_ptr<BufferedStream> stream_;
-  std::shared_ptr<StreamReader> reader_;
-  StreamLayout layout_;
-  bool drop_last_;
-  int64_t end_ = std::numeric_limits<int64_t>::max();  // no batch from this one on can be read
+  std::shared_ptr<BufferedStream> stream;
+  std::shared_ptr<StreamReader> reader;
+  StreamLayout layout;
+  bool drop_last;
+  int64_t end = std::numeric_limits<int64_t>::max();  // no batch from this one on can be read
 };
 
 /// Collates, transforms and pins, on one thread, the samples from the common reader.
 class StreamBatchMaker final : public BatchMaker {
  public:
-  StreamBatchMaker(std::shared_ptr<EpochReader> reader, const StreamLayout& layout,
-                   const DataLoaderOptions& options, bool gives_batches)
-      : reader_(std::move(reader)),
-        layout_(layout),
-        options_(options),
-        gives_batches_(gives_batches) {}
+  StreamBatchMaker(std::shared_ptr<EpochReader> epoch, const DataLoaderOptions& options,
+                   bool gives_batches)
+      : epoch_(std::move(epoch)), options_(options), gives_batches_(gives_batches) {}
 
   bool read(int64_t batch_index) override {
-    samples_ = reader_->read(batch_index);
+    samples_ = epoch_->read(batch_index);
     return !samples_.empty();
   }
 
   Batch make(int64_t batch_index) override {
     Batch batch = collated(std::exchange(samples_, {}));
     if (options_.transform) {
-      const int64_t first = (batch_index * layout_.num_ranks + layout_.rank) * *options_.batch_size;
+      const StreamLayout& layout = epoch_->layout;
       std::vector<int64_t> indices(static_cast<std::size_t>(batch.size()));
-      for (std::size_t i = 0; i < indices.size(); ++i) {
-        indices[i] = first + static_cast<int64_t>(i);
-      }
-      batch = options_.transform(std::move(batch), {*options_.seed, layout_.epoch, indices});
+      std::iota(indices.begin(), indices.end(),
+                (batch_index * layout.num_ranks + layout.rank) * *options_.batch_size);
+      batch = options_.transform(std::move(batch), {*options_.seed, layout.epoch, indices});
     }
     return *options_.pin_memory ? batch.pin_memory() : batch;
   }
@@ -108,8 +97,7 @@ class StreamBatchMaker final : public BatchMaker {
     return options_.collate_fn ? options_.collate_fn(std::move(samples)) : stack_samples(samples);
   }
 
-  std::shared_ptr<EpochReader> reader_;
-  StreamLayout layout_;
+  std::shared_ptr<EpochReader> epoch_;
   DataLoaderOptions options_;
   bool gives_batches_;
   std::vector<Batch> samples_;
@@ -119,13 +107,11 @@ class StreamBatchMaker final : public BatchMaker {
 class StreamIterator final : public BatchIterator {
  public:
   /// @param epoch_end  The position at which the epoch of all ranks ends.
-  StreamIterator(std::unique_ptr<BatchIterator> batches, std::shared_ptr<BufferedStream> stream,
-                 std::shared_ptr<StreamReader> reader, const StreamLayout& layout, int64_t first,
-                 int64_t end, int64_t epoch_end)
+  StreamIterator(std::unique_ptr<BatchIterator> batches, std::shared_ptr<const EpochReader> epoch,
+                 int64_t first, int64_t end, int64_t epoch_end)
       : batches_(std::move(batches)),
-        stream_(std::move(stream)),
-        reader_(std::move(reader)),
-        layout_(layout),
+        epoch_(std::move(epoch)),
+        stream_(*epoch_->stream),
         next_(first),
         end_(end),
         epoch_end_(epoch_end) {
@@ -133,8 +119,8 @@ class StreamIterator final : public BatchIterator {
   }
   ~StreamIterator() override {
     batches_.reset();
-    stream_->leave(reader_);
-    stream_->abandon(*reader_);
+    stream_.leave(epoch_->reader);
+    stream_.abandon(*epoch_->reader);
   }
 
   std::optional<Batch> next() override {
@@ -144,15 +130,15 @@ class StreamIterator final : public BatchIterator {
       batch = batches_->next();
     } catch (...) {
       // Otherwise the next reader would get a batch again that cannot be made.
-      const int64_t end_of_batch = layout_.begin_of(next_) + layout_.batch_length;
-      if (stream_->has_read(end_of_batch)) take_until(++next_);
+      const StreamLayout& layout = epoch_->layout;
+      if (stream_.has_read(layout.begin_of(next_) + layout.batch_length)) take_until(++next_);
       throw;
     }
     if (batch) {
       take_until(++next_);
     } else {
-      stream_->take_end(*reader_);
-      stream_->leave(reader_);
+      stream_.take_end(*epoch_->reader);
+      stream_.leave(epoch_->reader);
     }
     return batch;
   }
@@ -160,28 +146,18 @@ class StreamIterator final : public BatchIterator {
  private:
   /// @param next  The batch that this rank needs next.
   void take_until(int64_t next) {
-    stream_->take(*reader_,
-                  next == end_ ? epoch_end_ : layout_.epoch_begin + layout_.length_of(next));
-    if (next == end_) stream_->leave(reader_);
+    const StreamLayout& layout = epoch_->layout;
+    stream_.take(*epoch_->reader,
+                 next == end_ ? epoch_end_ : layout.epoch_begin + layout.length_of(next));
+    if (next == end_) stream_.leave(epoch_->reader);
   }
 
   std::unique_ptr<BatchIterator> batches_;
-  std::shared_ptr<BufferedStream> stream_;
-  std::shared_ptr<StreamReader> reader_;
-  StreamLayout layout_;
+  std::shared_ptr<const EpochReader> epoch_;
+  BufferedStream& stream_;
   int64_t next_;
   int64_t end_;
   int64_t epoch_end_;
-};
-
-class InlineMaker {
- public:
-  explicit InlineMaker(std::unique_ptr<BatchMaker> maker) : maker_(std::move(maker)) {}
-  bool read(int64_t index) { return maker_->read(index); }
-  Batch make(int64_t index) { return maker_->make(index); }
-
- private:
-  std::unique_ptr<BatchMaker> maker_;
 };
 
 class StreamLoader final : public DataLoader {
@@ -295,12 +271,18 @@ class StreamLoader final : public DataLoader {
         .place = {epoch, layout.epoch_begin, layout.epoch_begin + layout.length_of(first)}});
     stream->begin(reader, first, layout.begin_of(first));
     if (consumes) stream_ = stream;
+    const auto epoch_reader =
+        std::make_shared<EpochReader>(EpochReader{stream, reader, layout, *options_.drop_last});
     const int64_t last = max_batches < end - first ? first + max_batches : end;
-    auto batches =
-        batches_of(std::make_shared<EpochReader>(stream, reader, layout, *options_.drop_last),
-                   layout, first, last);
-    return std::make_unique<StreamIterator>(std::move(batches), stream, reader, layout, first, end,
-                                            layout.epoch_begin + epoch_length);
+    BatchWork work;
+    work.reads_in_order = true;
+    for (int64_t i = num_makers_for(options_, last - first); i > 0; --i) {
+      work.makers.push_back(std::make_unique<StreamBatchMaker>(epoch_reader, options_,
+                                                               stream_options_.gives_batches));
+    }
+    return std::make_unique<StreamIterator>(
+        make_batches(std::move(work), options_, epoch, first, last), epoch_reader, first, end,
+        layout.epoch_begin + epoch_length);
   }
 
   /// Returns a new stream of the epoch, at the loaded position if this belongs to the epoch and is
@@ -328,23 +310,6 @@ class StreamLoader final : public DataLoader {
   /// The number of samples of all streams for a sample of this rank's stream.
   int64_t place_scale() const {
     return stream_options_.splits_itself ? options_.shard->num_ranks : 1;
-  }
-
-  std::unique_ptr<BatchIterator> batches_of(const std::shared_ptr<EpochReader>& reader,
-                                            const StreamLayout& layout, int64_t first,
-                                            int64_t end) const {
-    const auto make = [&] {
-      return std::make_unique<StreamBatchMaker>(reader, layout, options_,
-                                                stream_options_.gives_batches);
-    };
-    if (*options_.num_workers == 0) {
-      return std::make_unique<InlineIterator<InlineMaker>>(InlineMaker(make()), first, end);
-    }
-    PrefetchWork work;
-    work.reads_in_order = true;
-    const int64_t num_workers = num_workers_for(options_, end - first);
-    for (int64_t i = 0; i < num_workers; ++i) work.makers.push_back(make());
-    return prefetch(std::move(work), options_, layout.epoch, first, end);
   }
 
   /// Number of batches by which a second iterator may be ahead of another one if the length of an

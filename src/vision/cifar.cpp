@@ -4,16 +4,13 @@
 
 #include <ATen/ATen.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <span>
+#include <array>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include "linkboy/error.hpp"
+#include "vision/image_file.hpp"
 
 namespace linkboy::vision {
 namespace {
@@ -32,29 +29,24 @@ struct Format {
   std::string_view folder;
   /// A file that only the Python version contains.
   std::string_view python_file;
-  /// Number of classes for each label byte before the pixels. Labels count from 0.
-  std::vector<int64_t> num_classes;
-
-  int64_t record_bytes() const { return std::ssize(num_classes) + kPixelBytes; }
+  /// Number of label bytes before the pixels.
+  int64_t num_labels;
+  /// Number of classes for each label. Labels count from 0.
+  std::array<int64_t, 2> num_classes;
 };
 
-const Format& cifar10() {
-  static const Format format{"CIFAR-10",
-                             "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-                             "cifar-10-batches-bin",
-                             "batches.meta",
-                             {10}};
-  return format;
-}
-
-const Format& cifar100() {
-  static const Format format{"CIFAR-100",
-                             "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-                             "cifar-100-binary",
-                             "meta",
-                             {20, 100}};
-  return format;
-}
+constexpr Format kCifar10{"CIFAR-10",
+                          "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+                          "cifar-10-batches-bin",
+                          "batches.meta",
+                          1,
+                          {10}};
+constexpr Format kCifar100{"CIFAR-100",
+                           "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+                           "cifar-100-binary",
+                           "meta",
+                           2,
+                           {20, 100}};
 
 std::string get_data(const Format& format) {
   return c10::str(" Unpack ", format.archive, " and pass its folder, ", format.folder, ".");
@@ -75,24 +67,14 @@ void check_folder(const Format& format, const fs::path& folder, const fs::path& 
 /// Returns the records as they are in the file, uint8 [N, record_bytes].
 at::Tensor read_records(const Format& format, const fs::path& path) {
   LINKBOY_CHECK_AS(FileError, fs::exists(path), path, " is missing.", get_data(format));
-  LINKBOY_CHECK_AS(FileError, fs::is_regular_file(path), path, " is not a file.", kRestore);
-  std::error_code error;
-  const std::uintmax_t file_size = fs::file_size(path, error);
-  LINKBOY_CHECK_AS(FileError, !error, path, " cannot be read: ", error.message(), ".", kRestore);
-  const auto size = static_cast<int64_t>(file_size);
-  const int64_t record_bytes = format.record_bytes();
-  LINKBOY_CHECK_AS(CorruptFileError, size > 0, path, " is empty.", kRestore);
-  LINKBOY_CHECK_AS(CorruptFileError, size % record_bytes == 0, path, " has ", size,
+  const std::vector<uint8_t> bytes = read_file(path);
+  const int64_t record_bytes = format.num_labels + kPixelBytes;
+  LINKBOY_CHECK_AS(CorruptFileError, !bytes.empty(), path, " is empty.", kRestore);
+  LINKBOY_CHECK_AS(CorruptFileError, bytes.size() % record_bytes == 0, path, " has ", bytes.size(),
                    " bytes; it must consist of complete records of ", record_bytes, " bytes, ",
-                   format.num_classes.size(), " for labels and ", kPixelBytes, " for the pixels.",
+                   format.num_labels, " for labels and ", kPixelBytes, " for the pixels.",
                    kRestore);
-
-  at::Tensor records = at::empty({size / record_bytes, record_bytes}, at::kByte);
-  std::ifstream file(path, std::ios::binary);
-  file.read(reinterpret_cast<char*>(records.data_ptr<uint8_t>()), size);
-  LINKBOY_CHECK_AS(FileError, file.gcount() == size, path,
-                   " cannot be read: ", std::strerror(errno), ".", kRestore);
-  return records;
+  return at::tensor(at::ArrayRef<uint8_t>(bytes)).view({-1, record_bytes});
 }
 
 /// Returns the labels in byte `column` of each record.
@@ -118,8 +100,8 @@ LabelledImages read_files(const Format& format, const fs::path& folder,
     const fs::path path = folder / name;
     const at::Tensor records = read_records(format, path);
     labels.push_back(read_labels(format, path, records, label_column));
-    images.push_back(records.narrow(1, std::ssize(format.num_classes), kPixelBytes)
-                         .reshape({-1, 3, kSide, kSide}));
+    images.push_back(
+        records.narrow(1, format.num_labels, kPixelBytes).reshape({-1, 3, kSide, kSide}));
   }
   return {at::cat(images), at::cat(labels)};
 }
@@ -127,7 +109,7 @@ LabelledImages read_files(const Format& format, const fs::path& folder,
 }  // namespace
 
 LabelledImages read_cifar10(const fs::path& folder, Split split) {
-  check_folder(cifar10(), folder, "test_batch.bin");
+  check_folder(kCifar10, folder, "test_batch.bin");
   std::vector<std::string> names{"test_batch.bin"};
   if (split == Split::train) {
     names.clear();
@@ -135,12 +117,12 @@ LabelledImages read_cifar10(const fs::path& folder, Split split) {
       names.push_back(c10::str("data_batch_", number, ".bin"));
     }
   }
-  return read_files(cifar10(), folder, names, /*label_column=*/0);
+  return read_files(kCifar10, folder, names, /*label_column=*/0);
 }
 
 LabelledImages read_cifar100(const fs::path& folder, Split split, Cifar100Labels labels) {
-  check_folder(cifar100(), folder, "test.bin");
-  return read_files(cifar100(), folder, {split == Split::train ? "train.bin" : "test.bin"},
+  check_folder(kCifar100, folder, "test.bin");
+  return read_files(kCifar100, folder, {split == Split::train ? "train.bin" : "test.bin"},
                     labels == Cifar100Labels::coarse ? 0 : 1);
 }
 

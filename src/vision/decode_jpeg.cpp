@@ -51,14 +51,6 @@ struct JpegReader {
   char message[JMSG_LENGTH_MAX] = "";
 };
 
-/// Calls `body`, which must not contain an object with a destructor. Returns whether it completed.
-template <class Body>
-bool guarded(JpegReader& reader, const Body& body) {
-  if (setjmp(reader.jump) != 0) return false;
-  body();
-  return true;
-}
-
 /// Converts cyan, magenta, yellow and black to RGB as Pillow does. The file contains inverted
 /// values.
 void convert_cmyk(const uint8_t* cmyk, int64_t count, uint8_t* rgb) {

@@ -43,14 +43,6 @@ struct PngReader {
   char message[256] = "";
 };
 
-/// Calls `body`, which must not contain an object with a destructor. Returns whether it completed.
-template <class Body>
-bool guarded(PngReader& reader, const Body& body) {
-  if (setjmp(reader.jump) != 0) return false;
-  body();
-  return true;
-}
-
 /// Requests 8-bit RGB from libpng for all formats. Only 16-bit grey values stay as they are.
 void ask_for_rgb(PngReader& reader, bool is_wide_grey) {
   if (is_wide_grey) return;

@@ -2,24 +2,12 @@
 
 #include "vision/decoder.hpp"
 
-#include <algorithm>
-#include <array>
+#include <string_view>
 
 #include "linkboy/error.hpp"
 #include "linkboy/vision/images.hpp"
 
 namespace linkboy::vision {
-namespace {
-
-constexpr std::array<uint8_t, 3> kJpegStart{0xFF, 0xD8, 0xFF};
-constexpr std::array<uint8_t, 8> kPngStart{0x89, 'P', 'N', 'G', '\r', '\n', 0x1A, '\n'};
-
-template <std::size_t N>
-bool starts_with(std::span<const uint8_t> bytes, const std::array<uint8_t, N>& start) {
-  return bytes.size() >= N && std::equal(start.begin(), start.end(), bytes.begin());
-}
-
-}  // namespace
 
 Region PixelAllocator::choose(int64_t width, int64_t height) {
   LINKBOY_CHECK_AS(CorruptFileError, width * height <= kMaxPixels, name_, " has ", width, " x ",
@@ -37,10 +25,11 @@ uint8_t* PixelAllocator::allocate(const Region& region) {
 
 Pixels decode(std::span<const uint8_t> bytes, const std::string& name, const ChooseRegion& choose) {
   PixelAllocator allocator(choose, name);
+  const std::string_view start(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   std::string problem;
-  if (starts_with(bytes, kJpegStart)) {
+  if (start.starts_with("\xFF\xD8\xFF")) {
     problem = decode_jpeg(bytes, allocator);
-  } else if (starts_with(bytes, kPngStart)) {
+  } else if (start.starts_with("\x89PNG\r\n\x1A\n")) {
     problem = decode_png(bytes, allocator);
   } else {
     throw CorruptFileError(name +

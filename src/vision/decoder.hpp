@@ -1,5 +1,6 @@
 #pragma once
 
+#include <csetjmp>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -53,6 +54,14 @@ class PixelAllocator {
 /// @param name  The name of the file, for messages.
 /// @throws CorruptFileError in the same cases as `decode_image`.
 Pixels decode(std::span<const uint8_t> bytes, const std::string& name, const ChooseRegion& choose);
+
+/// Calls `body`, whose errors jump to `reader.jump`. It must not contain an object with a
+/// destructor. Returns whether it completed.
+bool guarded(auto& reader, const auto& body) {
+  if (setjmp(reader.jump) != 0) return false;
+  body();
+  return true;
+}
 
 /// Used only by `decode`. Return an error message, or an empty string on success. They do not
 /// throw, because the libraries report errors by longjmp, which must not skip destructors.

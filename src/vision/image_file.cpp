@@ -9,7 +9,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <string_view>
 #include <system_error>
 
 #include "linkboy/error.hpp"
@@ -20,14 +19,11 @@ namespace {
 namespace fs = std::filesystem;
 
 bool has_image_suffix(const std::string& name) {
-  constexpr std::string_view kSuffixes[] = {".jpg", ".jpeg", ".png"};
-  return std::any_of(std::begin(kSuffixes), std::end(kSuffixes), [&](std::string_view suffix) {
-    return name.size() >= suffix.size() &&
-           std::equal(suffix.begin(), suffix.end(), name.end() - std::ssize(suffix),
-                      [](char small, char letter) {
-                        return small == (letter >= 'A' && letter <= 'Z' ? letter + 32 : letter);
-                      });
-  });
+  std::string suffix = name.substr(std::min(name.rfind('.'), name.size()));
+  for (char& letter : suffix) {
+    if (letter >= 'A' && letter <= 'Z') letter += 'a' - 'A';
+  }
+  return suffix == ".jpg" || suffix == ".jpeg" || suffix == ".png";
 }
 
 /// Adds the names of the images in `folder` and all folders below it to `names`, by the path of
@@ -54,7 +50,7 @@ void walk(const fs::path& folder, std::set<fs::path>& above,
 
 }  // namespace
 
-std::vector<uint8_t> read_image_file(const fs::path& path) {
+std::vector<uint8_t> read_file(const fs::path& path) {
   std::error_code error;
   LINKBOY_CHECK_AS(FileError, fs::exists(path, error), path, " is missing. Restore the file.");
   LINKBOY_CHECK_AS(FileError, fs::is_regular_file(path, error), path,

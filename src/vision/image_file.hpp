@@ -8,7 +8,7 @@ namespace linkboy::vision {
 
 /// Returns the bytes of a file.
 /// @throws FileError if it cannot be read.
-std::vector<uint8_t> read_image_file(const std::filesystem::path& path);
+std::vector<uint8_t> read_file(const std::filesystem::path& path);
 
 /// Returns the images in a folder, in torchvision's order.
 /// @throws FileError if the folder or one in it cannot be read, or if a link leads back to a folder

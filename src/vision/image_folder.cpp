@@ -21,34 +21,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kLongestSide = int64_t{1} << 30;
-
-void check_pixels(const char* name, int64_t value) {
-  LINKBOY_CHECK_OPTION(value >= 1 && value <= kLongestSide, "ImageFolder: ", name, " is ", value,
-                       "; it must be 1 to ", kLongestSide, " pixels.");
+void check_size(const std::string& name, ImageSize size) {
+  check_length(name + "'s height", size.height, 1);
+  check_length(name + "'s width", size.width, 1);
 }
 
 void check_options(const ImageFolderOptions& options) {
-  if (options.resize) check_pixels("resize", *options.resize);
-  if (options.center_crop) {
-    check_pixels("center_crop's height", options.center_crop->height);
-    check_pixels("center_crop's width", options.center_crop->width);
-  }
+  if (options.resize) check_length("ImageFolder: resize", *options.resize, 1);
+  if (options.center_crop) check_size("ImageFolder: center_crop", *options.center_crop);
   if (!options.random_resized_crop) return;
   LINKBOY_CHECK_OPTION(!options.resize && !options.center_crop,
                        "ImageFolder: random_resized_crop cannot be combined with resize or "
                        "center_crop, because it determines the size. Leave the others out.");
   const auto& [size, scale, ratio] = *options.random_resized_crop;
-  check_pixels("random_resized_crop's height", size.height);
-  check_pixels("random_resized_crop's width", size.width);
+  check_size("ImageFolder: random_resized_crop", size);
   LINKBOY_CHECK_OPTION(scale.first > 0.0 && scale.first <= scale.second && scale.second <= 1.0,
                        "ImageFolder: random_resized_crop's scale is ", scale.first, " to ",
                        scale.second,
                        "; both must be above 0 and at most 1, the smaller value first.");
-  LINKBOY_CHECK_OPTION(
-      ratio.first > 0.0 && ratio.first <= ratio.second && std::isfinite(ratio.second),
-      "ImageFolder: random_resized_crop's ratio is ", ratio.first, " to ", ratio.second,
-      "; both must be above 0 and finite, the smaller value first.");
+  check_ratio("ImageFolder: random_resized_crop's ratio", ratio);
 }
 
 Region random_region(const RandomResizedCrop& crop, ImageSize image, SampleRandom& random) {
@@ -112,40 +103,19 @@ std::optional<ImageSize> common_size(const ImageFolderOptions& options) {
   return options.center_crop;
 }
 
-/// Reads, decodes, crops and resizes images for one pass over the data.
-class SampleReader {
- public:
-  SampleReader(const ImageFolderOptions& options, const TransformContext& context)
-      : options_(options), key_(random_key(context, {RandomKind::resized_crop})) {}
-
-  /// Reads one image into `images`, uint8 [N, 3, H, W] of the common size, at row `place`.
-  void read_into(const ImageFolder::Sample& sample, int64_t index, const at::Tensor& images,
-                 int64_t place) const {
-    const auto [pixels, plan] = decode_needed(sample.path, index);
-    resize_pixels(pixels, plan, images.data_ptr<uint8_t>() + place * images.stride(0));
-  }
-
-  at::Tensor read(const ImageFolder::Sample& sample, int64_t index) const {
-    const auto [pixels, plan] = decode_needed(sample.path, index);
-    at::Tensor image = at::empty({3, plan.part.height, plan.part.width}, at::kByte);
-    resize_pixels(pixels, plan, image.data_ptr<uint8_t>());
-    return image;
-  }
-
- private:
-  std::pair<Pixels, ResizePlan> decode_needed(const fs::path& path, int64_t index) const {
-    SampleRandom random(key_, index);
-    ResizePlan plan;
-    Pixels pixels = decode(read_image_file(path), c10::str(path), [&](ImageSize size) {
-      plan = make_plan(options_, size, path, random);
-      return needed_region(plan);
-    });
-    return {std::move(pixels), plan};
-  }
-
-  const ImageFolderOptions& options_;
-  uint64_t key_;
-};
+/// Reads, decodes, crops and resizes an image. If `image` is defined, writes to it; it must then be
+/// uint8 [3, H, W] of the common size.
+at::Tensor read_image(const ImageFolderOptions& options, const fs::path& path, SampleRandom random,
+                      at::Tensor image = {}) {
+  ResizePlan plan;
+  const Pixels pixels = decode(read_file(path), c10::str(path), [&](ImageSize size) {
+    plan = make_plan(options, size, path, random);
+    return needed_region(plan);
+  });
+  if (!image.defined()) image = at::empty({3, plan.part.height, plan.part.width}, at::kByte);
+  resize_pixels(pixels, plan, image.data_ptr<uint8_t>());
+  return image;
+}
 
 std::vector<std::string> list_classes(const fs::path& root) {
   std::error_code error;
@@ -198,24 +168,26 @@ std::vector<Batch> ImageFolder::get_samples(std::span<const int64_t> indices) {
 Batch ImageFolder::get_epoch_batch(const TransformContext& context) {
   const auto size = common_size(options_);
   if (!size) return stack_samples(get_epoch_samples(context));
-  const SampleReader reader(options_, context);
+  const uint64_t key = random_key(context, RandomKind::resized_crop);
   const auto count = std::ssize(context.indices);
   at::Tensor images = at::empty({count, 3, size->height, size->width}, at::kByte);
   at::Tensor labels = at::empty({count}, at::kLong);
   for (int64_t i = 0; i < count; ++i) {
-    const Sample& file = sample(context.indices[i]);
-    reader.read_into(file, context.indices[i], images, i);
+    const int64_t index = context.indices[i];
+    const Sample& file = sample(index);
+    read_image(options_, file.path, {key, index}, images[i]);
     labels.data_ptr<int64_t>()[i] = file.label;
   }
   return Batch(std::move(images), std::move(labels));
 }
 
 std::vector<Batch> ImageFolder::get_epoch_samples(const TransformContext& context) {
-  const SampleReader reader(options_, context);
+  const uint64_t key = random_key(context, RandomKind::resized_crop);
   std::vector<Batch> samples;
   for (const int64_t index : context.indices) {
     const Sample& file = sample(index);
-    samples.emplace_back(reader.read(file, index), at::scalar_tensor(file.label, at::kLong));
+    samples.emplace_back(read_image(options_, file.path, {key, index}),
+                         at::scalar_tensor(file.label, at::kLong));
   }
   return samples;
 }

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 
+#include "data/image_random.hpp"
 #include "linkboy/error.hpp"
 #include "vision/decoder.hpp"
 #include "vision/image_file.hpp"
@@ -24,13 +25,12 @@ at::Tensor decode_whole(std::span<const uint8_t> bytes, const std::string& name)
 }  // namespace
 
 at::Tensor decode_image(const std::filesystem::path& file) {
-  return decode_whole(read_image_file(file), c10::str(file));
+  return decode_whole(read_file(file), c10::str(file));
 }
 
 at::Tensor decode_image(std::span<const uint8_t> bytes) { return decode_whole(bytes, "the image"); }
 
 at::Tensor resize_image(const at::Tensor& image, ImageSize size) {
-  constexpr int64_t kMaxSide = int64_t{1} << 30;
   LINKBOY_CHECK(image.defined() && image.is_cpu() && image.scalar_type() == at::kByte &&
                     image.dim() == 3 && image.size(0) == 3 && image.numel() > 0,
                 "resize_image accepts an image of uint8 [3, H, W] on the CPU with at least one "

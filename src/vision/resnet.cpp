@@ -111,21 +111,14 @@ nn::Conv2d make_stem(const ResNetOptions& options) {
 // Python.
 ResNetImpl::ResNetImpl(int64_t depth, const ResNetOptions& options)
     : has_small_stem_(options.has_small_stem),
-      conv1_(make_stem(options)),
-      bn1_(64),
-      layer1_(make_layer(0, depth)),
-      layer2_(make_layer(1, depth)),
-      layer3_(make_layer(2, depth)),
-      layer4_(make_layer(3, depth)),
-      fc_(512 * architecture_of(depth).expansion,
-          at_least_one("num_classes", options.num_classes)) {
-  register_module("conv1", conv1_);
-  register_module("bn1", bn1_);
-  register_module("layer1", layer1_);
-  register_module("layer2", layer2_);
-  register_module("layer3", layer3_);
-  register_module("layer4", layer4_);
-  register_module("fc", fc_);
+      conv1_(register_module("conv1", make_stem(options))),
+      bn1_(register_module("bn1", nn::BatchNorm2d(64))),
+      layer1_(register_module("layer1", make_layer(0, depth))),
+      layer2_(register_module("layer2", make_layer(1, depth))),
+      layer3_(register_module("layer3", make_layer(2, depth))),
+      layer4_(register_module("layer4", make_layer(3, depth))),
+      fc_(register_module("fc", nn::Linear(512 * architecture_of(depth).expansion,
+                                           at_least_one("num_classes", options.num_classes)))) {
   initialise(options.zero_init_residual);
 }
 

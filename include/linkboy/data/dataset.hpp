@@ -88,15 +88,10 @@ concept DataTargetPair = requires(E example) {
 };
 
 template <class E>
-concept DataOnly = !DataTargetPair<E> && requires(E example) {
-  { example.data } -> std::convertible_to<at::Tensor>;
-};
-
-template <class E>
 Batch batch_of_example(E example) {
   if constexpr (DataTargetPair<E>) {
     return Batch(std::move(example.data), std::move(example.target));
-  } else if constexpr (DataOnly<E>) {
+  } else if constexpr (requires { at::Tensor(example.data); }) {
     return Batch(std::move(example.data));
   } else {
     static_assert(

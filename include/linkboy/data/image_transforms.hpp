@@ -36,10 +36,8 @@ namespace linkboy {
 /// Returns a transform that applies all `transforms` in order. The list may contain custom
 /// functions, such as lambdas.
 ///
-/// Adjacent crops, flips, erasings, cutouts and a `normalise` are combined into one pass over the
-/// bytes of each image; the result is bit-identical to that of separate passes. The transforms of a
-/// nested `compose` are treated as if they were listed directly. An empty list leaves the batch
-/// unchanged.
+/// The transforms of a nested `compose` are treated as if they were listed directly. An empty list
+/// leaves the batch unchanged.
 /// @throws OptionError if one of the transforms is an empty function.
 LINKBOY_API Transform compose(std::vector<Transform> transforms);
 

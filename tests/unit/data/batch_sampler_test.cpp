@@ -169,10 +169,5 @@ TEST(WorkerTimeoutTest, DoesNotChangeBatches) {
   EXPECT_EQ(with(0.0), with(std::numeric_limits<double>::infinity()));
 }
 
-TEST(WorkerTimeoutTest, MustNotBeNegative) {
-  EXPECT_ERROR(make_data_loader(numbers(4), {.timeout = -1.0}),
-               "timeout is -1 seconds; it must be at least 0");
-}
-
 }  // namespace
 }  // namespace linkboy::testing::batch_sampler_test

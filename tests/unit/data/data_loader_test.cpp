@@ -15,16 +15,14 @@
 namespace linkboy::testing::data_loader_test {
 namespace {
 
-TEST(DataLoaderTest, ReturnsEverySampleOnceInOrder) {
-  const auto loader = make_data_loader(numbers(10), {.batch_size = 4});
-  EXPECT_EQ(loader->size(), 3);
-  EXPECT_EQ(samples_of(*loader, 1), (Samples{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
-}
-
-TEST(DataLoaderTest, DropLastSkipsAnIncompleteBatch) {
-  const auto loader = make_data_loader(numbers(10), {.batch_size = 4, .drop_last = true});
-  EXPECT_EQ(loader->size(), 2);
-  EXPECT_EQ(samples_of(*loader, 1).size(), 8U);
+TEST(DataLoaderTest, ReturnsEverySampleOnceInOrderAndDropLastSkipsAnIncompleteBatch) {
+  for (const bool drop_last : {false, true}) {
+    const auto loader = make_data_loader(numbers(10), {.batch_size = 4, .drop_last = drop_last});
+    Batches expected{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9}};
+    if (drop_last) expected.pop_back();
+    EXPECT_EQ(loader->size(), std::ssize(expected));
+    EXPECT_EQ(batches_of(*loader, 1), expected);
+  }
 }
 
 TEST(DataLoaderTest, ShufflesEachEpochDifferentlyAndRepeatably) {
@@ -245,6 +243,8 @@ TEST(DataLoaderTest, RejectsOptionsOutOfRange) {
   EXPECT_ERROR(make_data_loader(numbers(4), {.batch_size = 0}), "batch_size is 0");
   EXPECT_ERROR(make_data_loader(numbers(4), {.num_workers = -1}), "num_workers is -1");
   EXPECT_ERROR(make_data_loader(numbers(4), {.prefetch_factor = 0}), "prefetch_factor is 0");
+  EXPECT_ERROR(make_data_loader(numbers(4), {.timeout = -1.0}),
+               "timeout is -1 seconds; it must be at least 0");
   EXPECT_ERROR(make_data_loader(numbers(0), {}), "the dataset is empty");
   EXPECT_ERROR(make_data_loader(numbers(3), {.batch_size = 4, .drop_last = true}),
                "drop_last leaves no batch");

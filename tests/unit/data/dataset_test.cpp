@@ -56,45 +56,19 @@ class Squares : public torch::data::datasets::Dataset<Squares> {
   torch::optional<std::size_t> size() const override { return 7; }
 };
 
-TEST(DatasetTest, AcceptsALibTorchDataset) {
+TEST(DatasetTest, AcceptsLibTorchsDatasets) {
   const Dataset data(Squares{});
   EXPECT_EQ(data.size(), 7);
   const Batch batch = data.get_batch(Indices{3, 5});
   EXPECT_TRUE(torch::equal(batch.input(), torch::tensor({{3.F, 3.F}, {5.F, 5.F}})));
   EXPECT_TRUE(torch::equal(batch.target(), torch::tensor({9.F, 25.F})));
-}
-
-TEST(DatasetTest, AcceptsAMappedLibTorchDataset) {
-  const Dataset data(Squares{}
-                         .map(torch::data::transforms::Normalize<>(1.0, 2.0))
-                         .map(torch::data::transforms::Stack<>()));
-  EXPECT_TRUE(torch::equal(data.get_batch(Indices{3, 5}).input().flatten(),
+  const Dataset mapped(Squares{}
+                           .map(torch::data::transforms::Normalize<>(1.0, 2.0))
+                           .map(torch::data::transforms::Stack<>()));
+  EXPECT_TRUE(torch::equal(mapped.get_batch(Indices{3, 5}).input().flatten(),
                            torch::tensor({1.F, 1.F, 2.F, 2.F})));
-}
-
-TEST(DatasetTest, AcceptsTheTensorDatasetOfLibTorch) {
-  const Dataset data(torch::data::datasets::TensorDataset(torch::arange(4)));
-  EXPECT_TRUE(torch::equal(data.get_batch(Indices{2, 1}).input(), longs({2, 1})));
-}
-
-TEST(DatasetTest, EachWorkerHasItsOwnCopyOfALibTorchDataset) {
-  // LibTorch's own loader also copies the dataset, so `get` does not have to be thread-safe.
-  class Counting : public torch::data::datasets::Dataset<Counting> {
-   public:
-    torch::data::Example<> get(std::size_t) override {
-      return {torch::full({1}, ++calls_), torch::zeros({})};
-    }
-    torch::optional<std::size_t> size() const override { return 4; }
-
-   private:
-    int calls_ = 0;
-  };
-  const Dataset data(Counting{});
-  const Indices one{0};
-  data.get_batch(one);
-  const Dataset copy = data.for_worker();
-  EXPECT_EQ(copy.get_batch(one).input().item<int64_t>(), 2);
-  EXPECT_EQ(data.get_batch(one).input().item<int64_t>(), 2);
+  const Dataset tensors(torch::data::datasets::TensorDataset(torch::arange(4)));
+  EXPECT_TRUE(torch::equal(tensors.get_batch(Indices{2, 1}).input(), longs({2, 1})));
 }
 
 TEST(DatasetTest, AnEmptyHandleIsAnError) {
@@ -112,23 +86,6 @@ TEST(DatasetTest, ADatasetWithoutASizeIsRefused) {
   EXPECT_ERROR(Dataset(Endless{}).size(), "size() returns no value");
 }
 
-/// Counts its copies. The loader calls `clone` once per worker.
-class CountingSource : public DatasetSource {
- public:
-  explicit CountingSource(std::shared_ptr<int> copies) : copies_(std::move(copies)) {}
-  int64_t size() const override { return 4; }
-  Batch get_batch(std::span<const int64_t> indices) override {
-    return Batch(at::tensor(std::vector<int64_t>(indices.begin(), indices.end())));
-  }
-  std::shared_ptr<DatasetSource> clone() const override {
-    ++*copies_;
-    return std::make_shared<CountingSource>(copies_);
-  }
-
- private:
-  std::shared_ptr<int> copies_;
-};
-
 TEST(SubsetTest, ReturnsTheChosenSamplesInTheirOrder) {
   const auto x = torch::arange(10);
   const Dataset subset(std::make_shared<Subset>(TensorDataset(x, 10 * x), Indices{7, 2, 7}));
@@ -141,22 +98,10 @@ TEST(SubsetTest, ReturnsTheChosenSamplesInTheirOrder) {
   EXPECT_EQ(samples[0].input().item<int64_t>(), 2);
 }
 
-TEST(SubsetTest, EachWorkerHasItsOwnCopyOfTheDataset) {
-  const auto copies = std::make_shared<int>(0);
-  const Dataset subset(
-      std::make_shared<Subset>(std::make_shared<CountingSource>(copies), Indices{3, 1}));
-  const auto copy = subset.for_worker();
-  EXPECT_EQ(*copies, 1);
-  EXPECT_TRUE(copy.get_batch(Indices{0, 1}).input().equal(longs({3, 1})));
-}
-
-TEST(SubsetTest, RefusesAnIndexOfASamplerOutOfRange) {
+TEST(SubsetTest, RefusesMissingSamples) {
   Subset subset(TensorDataset(torch::arange(10), torch::arange(10)), {7, 2});
   EXPECT_ERROR(subset.get_batch(Indices{0, 2}), "sample 2 of a Subset of 2 was requested");
   EXPECT_ERROR(subset.get_samples(Indices{-1}), "sample -1 of a Subset of 2");
-}
-
-TEST(SubsetTest, RefusesMissingSamples) {
   const TensorDataset data(torch::zeros({3, 1}), torch::zeros(3));
   EXPECT_ERROR(Subset(data, Indices(1, 3)),
                "sample 3 of a dataset of 3 was requested; it must be 0 to 2");

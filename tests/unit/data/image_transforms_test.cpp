@@ -48,11 +48,7 @@ TEST_P(ImageTransformsTest, CropsWithinThePaddedImage) {
   ASSERT_EQ(crops.sizes(), (std::vector<int64_t>{40, 3, 6, 8}));
   ASSERT_EQ(crops.scalar_type(), GetParam());
   expect_crops_of(images, 2, crops);
-}
-
-TEST_P(ImageTransformsTest, ACropCanBeLargerThanTheImage) {
-  const auto images = counting_images(40, 2, 3, 4, GetParam());
-  expect_crops_of(images, 6, result_of(random_crop(9, {.padding = 6}), images));
+  expect_crops_of(images, 6, result_of(random_crop(15, {.padding = 6}), images));  // larger
 }
 
 TEST_P(ImageTransformsTest, ACropOfTheFullSizeWithoutPaddingIsTheImage) {
@@ -177,7 +173,8 @@ TEST_P(ImageTransformsTest, NeverWriteToTheirInput) {
   const auto images_before = images.clone();
   for (const auto& transform :
        {random_crop(8), random_horizontal_flip(1.0), random_erasing({.p = 1.0}), cutout(3),
-        normalise({0.0}, {1.0}), cutmix(1.0, 6), compose({normalise({0}, {1}), mixup(1.0, 6)})}) {
+        normalise({0.0}, {1.0}), cutmix(1.0, 6), compose({normalise({0}, {1}), mixup(1.0, 6)}),
+        compose({cutout(3), random_horizontal_flip(1.0)})}) {
     const auto out = result_of(transform, Batch(images, labels));
     EXPECT_NE(out.input().const_data_ptr(), images.const_data_ptr());
     EXPECT_TRUE(torch::equal(images, images_before));
@@ -192,6 +189,61 @@ TEST_P(ImageTransformsTest, AnEmptyBatchStaysEmpty) {
                 Batch(images, torch::empty({0}, torch::kLong)));
   EXPECT_EQ(out.input().sizes(), (std::vector<int64_t>{0, 3, 6, 6}));
   EXPECT_EQ(out.target().sizes(), (std::vector<int64_t>{0, 5}));
+}
+
+TEST_P(ImageTransformsTest, ComposedTransformsGiveTheSameResultsAsSingleOnes) {
+  const auto images = torch::randint(256, {32, 3, 10, 10}).to(GetParam());
+  const std::vector<Transform> transforms = {
+      random_crop(9, {.padding = 2}), random_horizontal_flip(), cutout(3), normalise({0.5}, {0.25}),
+      random_erasing({.p = 0.5, .noise = true})};
+  auto one_by_one = images;
+  for (const auto& transform : transforms) one_by_one = result_of(transform, one_by_one);
+  EXPECT_TRUE(same_bits(result_of(compose(transforms), images), one_by_one));
+}
+
+TEST(ComposeTest, AcceptsLambdasAndKeepsTheOrder) {
+  const auto add_ten = [](Batch batch, const TransformContext&) {
+    batch.set("input", batch.input() + 10);
+    return batch;
+  };
+  const auto halve = normalise({0.0}, {2.0});
+  const auto zeros = torch::zeros({2, 1, 3, 3});
+  EXPECT_TRUE(torch::equal(result_of(compose({add_ten, halve}), zeros), zeros + 5));
+  EXPECT_TRUE(torch::equal(result_of(compose({halve, add_ten}), zeros), zeros + 10));
+}
+
+TEST(ComposeTest, DoesNotChangeATensorThatACustomTransformKeeps) {
+  torch::Tensor kept;
+  const auto keep = [&](Batch batch, const TransformContext&) {
+    kept = batch.input();
+    return batch;
+  };
+  const auto images = counting_images(4, 1, 3, 3, kBytes);
+  const auto flip = random_horizontal_flip(1.0);
+  EXPECT_TRUE(torch::equal(result_of(compose({flip, keep, flip}), images), images));
+  EXPECT_TRUE(torch::equal(kept, images.flip(-1)));
+}
+
+TEST(ComposeTest, ANestedComposeCountsAsItsParts) {
+  const auto images = counting_images(64, 3, 8, 8, kBytes);
+  const auto flip = random_horizontal_flip();
+  const auto crop = random_crop(8, {.padding = 2});
+  const auto both = compose({flip, crop});
+  const auto flat = result_of(compose({flip, crop, flip, crop}), images);
+  EXPECT_TRUE(same_bits(flat, result_of(compose({both, flip, crop}), images)));
+  EXPECT_TRUE(same_bits(flat, result_of(compose({both, both}), images)));
+}
+
+TEST(ComposeTest, WithoutTransformsKeepsTheBatch) {
+  const auto text = torch::arange(4, torch::kDouble);
+  EXPECT_TRUE(same_bits(result_of(compose({}), text), text));
+}
+
+TEST(ComposeTest, DoesNotChangeOtherTensors) {
+  const Batch batch{{"pixels", counting_images(3, 1, 4, 4, kBytes)}, {"name", torch::arange(3)}};
+  const auto out = result_of(compose({random_horizontal_flip(), normalise({0.0}, {1.0})}), batch);
+  EXPECT_EQ(out["pixels"].scalar_type(), kFloats);
+  EXPECT_TRUE(torch::equal(out["name"], torch::arange(3)));
 }
 
 }  // namespace

@@ -106,15 +106,6 @@ INSTANTIATE_TEST_SUITE_P(Sizes, RandomPermutationStatisticsTest,
                          ::testing::Values(5, 6, 7, 8, 10, 15, 16, 17, 33, 63, 64, 65, 100, 1000,
                                            1024));
 
-TEST(RandomPermutationTest, NeighboursInTheOrderAreNotNeighboursInTheData) {
-  const RandomPermutation permutation(60'000, 3, 1);
-  double distance = 0.0;
-  for (int64_t i = 0; i + 1 < 60'000; ++i) {
-    distance += std::abs(static_cast<double>(permutation[i + 1] - permutation[i]));
-  }
-  EXPECT_NEAR(distance / 59'999, 20'000, 400);  // as for random pairs: a third of the size
-}
-
 TEST(RandomPermutationTest, RejectsANegativeSize) {
   EXPECT_ERROR(RandomPermutation(-1, 0, 0), "a permutation of -1 elements");
 }

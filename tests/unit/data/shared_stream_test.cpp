@@ -105,12 +105,9 @@ TEST(SharedStreamTest, AStateOfTwoRanksContinuesOnAnyNumberOfRanks) {
 }
 
 TEST(SharedStreamTest, AStreamWithoutAStateCannotGoBack) {
-  const auto make = [] {
-    return make_data_loader(
-        [i = 0]() mutable -> std::optional<Batch> { return Batch(torch::full({1}, i++)); },
-        {.batches_per_epoch = 4}, {.batch_size = 1});
-  };
-  const auto loader = make();
+  const auto loader = make_data_loader(
+      [i = 0]() mutable -> std::optional<Batch> { return Batch(torch::full({1}, i++)); },
+      {.batches_per_epoch = 4}, {.batch_size = 1});
   const auto batches = loader->iterate(1);
   firsts(*batches, 2);
   const StateDict state = loader->state_dict();

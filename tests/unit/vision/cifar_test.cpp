@@ -59,13 +59,13 @@ TEST_F(CifarTest, RefusesAMissingFileAndAFolder) {
   std::filesystem::remove(train_file(4));
   EXPECT_ERROR(read_train(), "data_batch_4.bin\" is missing. Unpack https:");
   std::filesystem::create_directory(train_file(4));
-  EXPECT_ERROR(read_train(), "data_batch_4.bin\" is not a file. Restore");
+  EXPECT_ERROR(read_train(), "data_batch_4.bin\" is not a file. Remove it");
 }
 
 TEST_F(CifarTest, RefusesAnUnreadableFile) {
   std::filesystem::permissions(test_file(), std::filesystem::perms::none);
   const WithoutRootsRights scope(folder.path());
-  EXPECT_ERROR(read_cifar10(".", Split::test), "cannot be read: Permission denied. Restore");
+  EXPECT_ERROR(read_cifar10(".", Split::test), "cannot be read: Permission denied. Make it");
 }
 
 TEST_F(CifarTest, RefusesDamagedFiles) {
