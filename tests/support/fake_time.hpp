@@ -3,9 +3,10 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <utility>
 
-#include "support/toy.hpp"
+#include "support/in_every_method.hpp"
 
 namespace linkboy::testing {
 
@@ -38,32 +39,23 @@ struct StepSeconds {
   int eval_step = 0;
 };
 
-class SlowTrainer : public QuietTrainer {
+class SlowTrainer : public InEveryMethod {
  public:
   template <class... Arguments>
   SlowTrainer(std::shared_ptr<FakeTime> time, StepSeconds step_seconds, Arguments&&... arguments)
-      : QuietTrainer(std::forward<Arguments>(arguments)...),
+      : InEveryMethod(std::forward<Arguments>(arguments)...),
         seconds(step_seconds),
         time_(std::move(time)) {}
 
   StepSeconds seconds;
 
  protected:
-  StepOutput calculate_train_batch_loss(const Batch& batch) override {
-    time_->pass(seconds.forward);
-    return Trainer::calculate_train_batch_loss(batch);
-  }
-  void backward_step(const at::Tensor& loss) override {
-    time_->pass(seconds.backward);
-    Trainer::backward_step(loss);
-  }
-  void optimizer_step() override {
-    time_->pass(seconds.optimizer);
-    Trainer::optimizer_step();
-  }
-  StepOutput calculate_eval_batch_loss(const Batch& batch) override {
-    time_->pass(seconds.eval_step);
-    return Trainer::calculate_eval_batch_loss(batch);
+  Act before(const std::string& method) override {
+    if (method == "calculate_train_batch_loss") time_->pass(seconds.forward);
+    if (method == "backward_step") time_->pass(seconds.backward);
+    if (method == "optimizer_step") time_->pass(seconds.optimizer);
+    if (method == "calculate_eval_batch_loss") time_->pass(seconds.eval_step);
+    return Act::call;
   }
 
  private:

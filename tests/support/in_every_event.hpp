@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "linkboy/callback.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
 
 namespace linkboy::testing {
 
@@ -45,6 +45,21 @@ inline std::shared_ptr<Callback> in_every_event(
     decltype(function) called_;
   };
   return std::make_shared<Calling>(std::move(function));
+}
+
+/// Returns a callback that calls `function` in one event. Its name is unique.
+inline std::shared_ptr<Callback> in_event(Event event, std::function<void(Trainer&)> function) {
+  static int64_t count = 0;
+  LambdaCallbackFunctions functions;
+#define LINKBOY_IF_EVENT(name, ranks, parameters, arguments)                            \
+  if (event == Event::name) {                                                           \
+    functions.on_##name = [=](Trainer& trainer, const auto&...) { function(trainer); }; \
+  }
+  LINKBOY_FOR_EACH_EVENT(LINKBOY_IF_EVENT)
+#undef LINKBOY_IF_EVENT
+  const auto callback = lambda_callback(std::move(functions));
+  callback->set_name("in_event_" + std::to_string(++count));
+  return callback;
 }
 
 }  // namespace linkboy::testing

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/at_update.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing {
@@ -98,17 +99,11 @@ class LrTrainer : public QuietTrainer {
 };
 
 /// Saves the training state after the update with this number.
-class SaveOnce : public Callback {
- public:
+struct SaveOnce : AtUpdate {
   SaveOnce(std::filesystem::path directory, int64_t update)
-      : directory_(std::move(directory)), update_(update) {}
-  void on_train_update_end(Trainer& trainer) override {
-    if (trainer.num_updates() == update_) trainer.save_training_state(directory_);
-  }
-
- private:
-  std::filesystem::path directory_;
-  int64_t update_;
+      : AtUpdate(update, [directory = std::move(directory)](Trainer& trainer) {
+          trainer.save_training_state(directory);
+        }) {}
 };
 
 }  // namespace linkboy::testing

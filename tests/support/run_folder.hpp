@@ -2,28 +2,19 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <optional>
 #include <string>
 
 #include "linkboy/checkpoint/training_state_folders.hpp"
+#include "support/environment_variable.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy::testing {
 
 /// While it exists, temporary folders are created in memory, because syncing training states to the
 /// disk takes most of the time of a short run.
-class FoldersInMemory {
- public:
-  FoldersInMemory() {
-    if (const char* present = std::getenv("TMPDIR")) before_ = present;
-    if (std::filesystem::is_directory("/dev/shm")) ::setenv("TMPDIR", "/dev/shm", 1);
-  }
-  ~FoldersInMemory() { before_ ? ::setenv("TMPDIR", before_->c_str(), 1) : ::unsetenv("TMPDIR"); }
-  FoldersInMemory(const FoldersInMemory&) = delete;
-  FoldersInMemory& operator=(const FoldersInMemory&) = delete;
-
- private:
-  std::optional<std::string> before_;
+struct FoldersInMemory {
+  EnvironmentVariable folder{
+      "TMPDIR", std::filesystem::is_directory("/dev/shm") ? "/dev/shm" : std::getenv("TMPDIR")};
 };
 
 /// An empty folder that always has the same name, because training states contain paths. The

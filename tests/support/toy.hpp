@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "linkboy/trainer.hpp"
+#include "support/in_every_event.hpp"
 #include "support/test_device.hpp"
 
 namespace linkboy::testing {
@@ -40,6 +41,10 @@ inline std::shared_ptr<torch::optim::SGD> toy_sgd(const torch::nn::Sequential& m
                                                   double lr = 0.1, double momentum = 0.9) {
   return std::make_shared<torch::optim::SGD>(model->parameters(),
                                              torch::optim::SGDOptions(lr).momentum(momentum));
+}
+
+inline std::vector<double> rates_of(const torch::optim::Optimizer& optimizer) {
+  return get_param_group_field(optimizer, ParamGroupField::lr);
 }
 
 /// A Trainer that stores its lines instead of printing them.
@@ -74,6 +79,11 @@ struct ToyOf {
     if (!options.train_dataset && !options.train_dataloader) options.train_dataset = toy_data(8);
     if (!options.num_epochs && !options.max_num_updates) options.num_epochs = 1;
     return trainer.train(options);
+  }
+
+  /// Adds a callback that calls `function` in this event.
+  void on(Event event, std::function<void(Trainer&)> function) {
+    trainer.callback_handler().add(in_event(event, std::move(function)));
   }
 
   /// Returns the values of a metric in the last run.

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <torch/torch.h>
-
+#include <set>
 #include <string>
+#include <utility>
 
-#include "linkboy/trainer.hpp"
+#include "support/in_every_method.hpp"
 
 namespace linkboy::testing {
 
@@ -38,83 +38,30 @@ class TracingCallback : public Callback {
   Trace& trace_;
 };
 
-/// Writes the name of every overridden method to a trace, then calls Trainer's method.
-class TracingTrainer : public Trainer {
+/// Writes the names of the methods of a run to a trace, except of those that only call others.
+class TracingTrainer : public InEveryMethod {
  public:
   template <class... Arguments>
   explicit TracingTrainer(Trace& trace, Arguments&&... arguments)
-      : Trainer(std::forward<Arguments>(arguments)...), trace_(trace) {}
-
-  void print(std::string_view) override {}
+      : InEveryMethod(std::forward<Arguments>(arguments)...), trace_(trace) {}
 
  protected:
-  std::shared_ptr<DataLoader> create_train_dataloader(const TrainOptions& options) override {
-    trace_.add("create_train_dataloader");
-    return Trainer::create_train_dataloader(options);
+  Act before(const std::string& method) override {
+    static const std::set<std::string> left_out{"print",
+                                                "default_train_dataloader_options",
+                                                "default_eval_dataloader_options",
+                                                "state_dict",
+                                                "load_state_dict",
+                                                "run_training",
+                                                "run_train_epoch",
+                                                "train_step",
+                                                "needs_closure",
+                                                "run_eval_epoch",
+                                                "eval_step",
+                                                "predict_step"};
+    if (!left_out.contains(method)) trace_.add(method);
+    return Act::call;
   }
-  std::shared_ptr<DataLoader> create_eval_dataloader(const EvaluateOptions& options) override {
-    trace_.add("create_eval_dataloader");
-    return Trainer::create_eval_dataloader(options);
-  }
-  void prepare_model_optimizer_and_dataloaders() override {
-    trace_.add("prepare_model_optimizer_and_dataloaders");
-    Trainer::prepare_model_optimizer_and_dataloaders();
-  }
-  RunConfig create_run_config(const TrainOptions& options) override {
-    trace_.add("create_run_config");
-    return Trainer::create_run_config(options);
-  }
-  std::unique_ptr<Scheduler> create_scheduler(const TrainOptions& options) override {
-    trace_.add("create_scheduler");
-    return Trainer::create_scheduler(options);
-  }
-  void training_run_start() override { trace_.add("training_run_start"); }
-  void train_epoch_start() override {
-    trace_.add("train_epoch_start");
-    Trainer::train_epoch_start();
-  }
-  StepOutput calculate_train_batch_loss(const Batch& batch) override {
-    trace_.add("calculate_train_batch_loss");
-    return Trainer::calculate_train_batch_loss(batch);
-  }
-  void backward_step(const at::Tensor& loss) override {
-    trace_.add("backward_step");
-    Trainer::backward_step(loss);
-  }
-  void clip_gradients() override {
-    trace_.add("clip_gradients");
-    Trainer::clip_gradients();
-  }
-  void optimizer_step() override {
-    trace_.add("optimizer_step");
-    Trainer::optimizer_step();
-  }
-  void scheduler_step() override {
-    trace_.add("scheduler_step");
-    Trainer::scheduler_step();
-  }
-  void optimizer_zero_grad() override {
-    trace_.add("optimizer_zero_grad");
-    Trainer::optimizer_zero_grad();
-  }
-  void train_epoch_end() override { trace_.add("train_epoch_end"); }
-  void evaluation_run_start() override { trace_.add("evaluation_run_start"); }
-  void eval_epoch_start() override {
-    trace_.add("eval_epoch_start");
-    Trainer::eval_epoch_start();
-  }
-  StepOutput calculate_eval_batch_loss(const Batch& batch) override {
-    trace_.add("calculate_eval_batch_loss");
-    return Trainer::calculate_eval_batch_loss(batch);
-  }
-  void eval_epoch_end() override { trace_.add("eval_epoch_end"); }
-  void evaluation_run_end() override { trace_.add("evaluation_run_end"); }
-  void scheduler_epoch_end() override {
-    trace_.add("scheduler_epoch_end");
-    Trainer::scheduler_epoch_end();
-  }
-  void training_run_epoch_end() override { trace_.add("training_run_epoch_end"); }
-  void training_run_end() override { trace_.add("training_run_end"); }
 
  private:
   Trace& trace_;

@@ -3,18 +3,46 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "linkboy/engine.hpp"
 #include "linkboy/schedulers/curves.hpp"
-#include "support/at_update.hpp"
 #include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
-#include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
-#include "toy_lbfgs.hpp"
 
 namespace linkboy::testing::closure_test {
 namespace {
+
+std::shared_ptr<torch::optim::LBFGS> toy_lbfgs(const torch::nn::Sequential& model) {
+  return std::make_shared<torch::optim::LBFGS>(
+      model->parameters(),
+      torch::optim::LBFGSOptions(0.5).max_iter(5).history_size(4).line_search_fn("strong_wolfe"));
+}
+
+struct LbfgsToy {
+  explicit LbfgsToy(torch::nn::Sequential net = toy_model(),
+                    AcceleratorOptions accelerator = {.device = "cpu"})
+      : model(std::move(net)),
+        trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
+                {.default_callbacks = {}, .accelerator = std::move(accelerator)}) {}
+
+  torch::nn::Sequential model;
+  std::shared_ptr<torch::optim::LBFGS> optimizer = toy_lbfgs(model);
+  QuietTrainer trainer;
+};
+
+TrainOptions toy_options(int64_t num_epochs = 3, int64_t accumulation_steps = 1) {
+  return {.train_dataset = toy_data(10),
+          .num_epochs = num_epochs,
+          .per_device_batch_size = 4,
+          .gradient_accumulation_steps = accumulation_steps,
+          .train_dataloader_options = {.seed = 5}};
+}
 
 /// Returns the toy model behind a dropout, so that each forward pass draws random numbers.
 torch::nn::Sequential with_dropout() {
@@ -26,7 +54,9 @@ torch::nn::Sequential with_dropout() {
 
 /// Trains with the loop from PyTorch's documentation. The closure returns the mean loss of an
 /// accumulation window.
-void train_by_hand(torch::nn::Sequential model, const TrainOptions& options) {
+/// @param factors  The inputs are multiplied by each of them in a pass of its own.
+void train_by_hand(torch::nn::Sequential model, const TrainOptions& options,
+                   const std::vector<double>& factors = {1.0}) {
   const auto optimizer = toy_lbfgs(model);
   const auto loader =
       make_data_loader(options.train_dataset, {.batch_size = 4, .shuffle = true, .seed = 5});
@@ -40,11 +70,13 @@ void train_by_hand(torch::nn::Sequential model, const TrainOptions& options) {
         optimizer->zero_grad();
         torch::Tensor total = torch::zeros({});
         for (std::size_t i = first; i < end; ++i) {
-          const auto loss = torch::nn::functional::cross_entropy(model->forward(batches[i].input()),
-                                                                 batches[i].target()) /
-                            static_cast<int64_t>(end - first);
-          loss.backward();
-          total = total + loss.detach();
+          for (const double factor : factors) {
+            const auto output = model->forward(batches[i].input() * factor);
+            const auto loss = torch::nn::functional::cross_entropy(output, batches[i].target()) /
+                              static_cast<int64_t>(end - first);
+            loss.backward();
+            total = total + loss.detach();
+          }
         }
         return total;
       });
@@ -55,8 +87,7 @@ void train_by_hand(torch::nn::Sequential model, const TrainOptions& options) {
 TEST(ClosureTest, LbfgsTrainsAsInAHandWrittenLoop) {
   const SingleThread one_thread;
   for (const int64_t steps : {1, 2}) {
-    TrainOptions options = toy_options();
-    options.gradient_accumulation_steps = steps;
+    const TrainOptions options = toy_options(3, steps);
     LbfgsToy toy(with_dropout());
     torch::manual_seed(3);
     toy.trainer.train(options);
@@ -65,6 +96,85 @@ TEST(ClosureTest, LbfgsTrainsAsInAHandWrittenLoop) {
     train_by_hand(by_hand, options);
     EXPECT_TRUE(bit_equal(toy.model->parameters(), by_hand->parameters())) << steps;
     EXPECT_EQ(toy.trainer.num_updates(), steps == 1 ? 9 : 6);
+  }
+}
+
+TEST(ClosureTest, ALoaderThatReusesItsMemoryTrainsTheSame) {
+  const SingleThread one_thread;
+  TrainOptions options = toy_options(3, 3);
+  options.train_dataset = toy_data(12);
+  LbfgsToy expected;
+  expected.trainer.train(options);
+  LbfgsToy toy;
+  const Batch memory(torch::zeros({4, 4}), torch::zeros({4}, torch::kLong));
+  options.collate_fn = [memory](const std::vector<Batch>& samples) {
+    const Batch batch = stack_samples(samples);
+    memory.input().copy_(batch.input());
+    memory.target().copy_(batch.target());
+    return memory;
+  };
+  toy.trainer.train(options);
+  EXPECT_TRUE(bit_equal(toy.model->parameters(), expected.model->parameters()));
+}
+
+/// Trains on another batch than the loader's, and optionally in two passes.
+class ChangesTheBatch : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+  bool has_two_passes = false;
+  bool calls_forward = true;
+
+ protected:
+  void train_step(const Batch& batch) override {
+    const Batch changed(batch.input() * 0.5, batch.target());
+    backward(calls_forward ? forward(changed) : calculate_train_batch_loss(changed));
+    if (has_two_passes) backward(forward(batch));
+    if (is_update_due()) update();
+  }
+};
+
+TEST(ClosureTest, TheClosureRepeatsThePassesOfTrainStep) {
+  const SingleThread one_thread;
+  for (const bool has_two_passes : {false, true}) {
+    for (const int64_t steps : {1, 2}) {
+      SCOPED_TRACE(c10::str(has_two_passes, " ", steps));
+      const auto model = toy_model();
+      auto trainer = cpu_trainer<ChangesTheBatch>(model, {}, toy_lbfgs(model));
+      trainer.has_two_passes = has_two_passes;
+      trainer.train(toy_options(3, steps));
+      const auto by_hand = toy_model();
+      train_by_hand(by_hand, toy_options(3, steps),
+                    has_two_passes ? std::vector{0.5, 1.0} : std::vector{0.5});
+      EXPECT_TRUE(bit_equal(model->parameters(), by_hand->parameters()));
+    }
+  }
+}
+
+TEST(ClosureTest, ATrainStepWithoutForwardIsAnError) {
+  const auto model = toy_model();
+  auto trainer = cpu_trainer<ChangesTheBatch>(model, {}, toy_lbfgs(model));
+  trainer.calls_forward = false;
+  EXPECT_ERROR(trainer.train(toy_options(1)), "train_step called backward without forward");
+}
+
+TEST(ClosureTest, LbfgsTrainsAModelInChannelsLast) {
+  const SingleThread one_thread;
+  const auto train = [](bool channels_last) {
+    torch::manual_seed(1);
+    LbfgsToy toy(
+        torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3).padding(1)),
+                              torch::nn::ReLU(), torch::nn::Flatten(), torch::nn::Linear(64, 3)),
+        {.device = "cpu", .channels_last = channels_last});
+    const auto images = torch::sin(torch::arange(8 * 48, torch::kFloat)).reshape({8, 3, 4, 4});
+    toy.trainer.train({.train_dataset = TensorDataset(images, torch::arange(8) % 3),
+                       .num_epochs = 2,
+                       .per_device_batch_size = 8});
+    return copies_of(toy.model->parameters());
+  };
+  const auto expected = train(false);
+  const auto actual = train(true);
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(actual[i], expected[i], 1e-3, 1e-5)) << i;
   }
 }
 
@@ -94,29 +204,13 @@ TEST(ClosureTest, TheLossOfAnEpochIsThatOfTheFirstEvaluationOfEachUpdate) {
   EXPECT_GT(trainer.num_passes, 6) << "three batches, each evaluated several times";
 }
 
-TEST(ClosureTest, AResumedRunContinuesLbfgsBitIdentically) {
-  const TemporaryFolder folder;
-  const auto weights_of = [](const CallbackList& callbacks, TrainOptions options) {
-    LbfgsToy toy;
-    for (const auto& callback : callbacks) toy.trainer.callback_handler().add(callback);
-    toy.trainer.train(options);
-    return copies_of(toy.model->parameters());
-  };
-  const auto whole = weights_of({}, toy_options());
-  for (const int64_t update : {4, 6}) {
-    const auto states = folder / std::to_string(update);
-    weights_of({saving_in(states), stop_at(update)}, toy_options());
-    EXPECT_TRUE(bit_equal(weights_of({}, resumed_from(states, toy_options())), whole)) << update;
-  }
-}
-
 TEST(ClosureTest, AScheduleSetsItsLearningRate) {
   LbfgsToy toy;
   TrainOptions options = toy_options();
   options.create_scheduler_fn = step_decay({.step_size = 1, .gamma = 0.5});
   options.max_num_updates = 2;
   toy.trainer.train(options);
-  EXPECT_DOUBLE_EQ(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0], 0.125);
+  EXPECT_DOUBLE_EQ(rates_of(*toy.optimizer)[0], 0.125);
 }
 
 /// A custom optimizer step with a closure: makes two SGD steps per update, each with its own
@@ -172,30 +266,32 @@ TEST(ClosureTest, TheWindowIsEvaluatedOnlyInAnUpdate) {
 }
 
 TEST(ClosureTest, OptionsThatCannotWorkAreRefused) {
-  const auto refused = [](LbfgsToy& toy, const TrainOptions& options, const std::string& message) {
+  const auto expect_refused = [](LbfgsToy& toy, const TrainOptions& options, const char* message) {
     EXPECT_ERROR(toy.trainer.train(options), message);
     EXPECT_TRUE(bit_equal(toy.model->parameters(), toy_model()->parameters()));
   };
   LbfgsToy toy;
-  const auto option_refused = [&](auto option, auto value, const std::string& message) {
+  const auto with = [](auto option, auto value) {
     TrainOptions options = toy_options();
     options.*option = value;
-    refused(toy, options, message);
+    return options;
   };
-  option_refused(&TrainOptions::gradient_clip_norm, 1.0,
+  expect_refused(toy, with(&TrainOptions::gradient_clip_norm, 1.0),
                  "gradient_clip_norm does not work with an optimizer that needs a closure");
-  option_refused(&TrainOptions::gradient_clip_value, 1.0, "gradient_clip_value does not work");
-  option_refused(&TrainOptions::execution_mode, ExecutionMode::graph,
+  expect_refused(toy, with(&TrainOptions::gradient_clip_value, 1.0),
+                 "gradient_clip_value does not work");
+  expect_refused(toy, with(&TrainOptions::execution_mode, ExecutionMode::graph),
                  "ExecutionMode::graph does not work");
-  option_refused(&TrainOptions::weight_by_batch_size, true, "weight_by_batch_size does not work");
+  expect_refused(toy, with(&TrainOptions::weight_by_batch_size, true),
+                 "weight_by_batch_size does not work");
   LbfgsToy half(toy_model(), {.device = "cpu", .precision = Precision::fp16});
-  refused(half, toy_options(), "Precision::fp16 does not work");
+  expect_refused(half, toy_options(), "Precision::fp16 does not work");
   LbfgsToy local(toy_model(), {.device = "cpu", .distributed = {.local_sgd_interval = 2}});
-  refused(local, toy_options(), "local_sgd_interval does not work");
+  expect_refused(local, toy_options(), "local_sgd_interval does not work");
   LbfgsToy zero(toy_model(), {.device = "cpu", .distributed = {.zero_stage = 1}});
-  refused(zero, toy_options(), "zero_stage does not work");
+  expect_refused(zero, toy_options(), "zero_stage does not work");
   toy.trainer.register_optimizer("other", toy_sgd(toy.model));
-  refused(toy, toy_options(), "register_optimizer does not work");
+  expect_refused(toy, toy_options(), "register_optimizer does not work");
 }
 
 TEST(ClosureTest, AHandWrittenLoopCanPassAClosureToTheAccelerator) {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/extend/limited_loader.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
@@ -68,29 +67,29 @@ TEST(EvaluationSetsTest, AResumedRunDoesNotEvaluateBeforeTrainingAgain) {
 
 TEST(EvaluateNowTest, DoesNotChangeTheTraining) {
   const SingleThread one_thread;
-  const auto weights_after = [](bool evaluates) {
-    Toy toy({make<LambdaCallback>({.on_train_update_end = [&](Trainer& trainer) {
-      if (!evaluates) return;
-      trainer.evaluate_now({.metric_prefix = "intermediate_", .loss_name = "eval_loss"});
-      EXPECT_TRUE(trainer.model().is_training());
-    }})});
-    toy.train({.train_dataset = toy_data(12), .num_epochs = 2, .eval_dataset = toy_data(6)});
-    EXPECT_EQ(toy.values("intermediate_eval_loss").size(), evaluates ? 4U : 0U);
-    EXPECT_EQ(toy.values("train_loss_epoch").size(), 2U);
-    return copies_of(toy.model->parameters());
-  };
-  EXPECT_TRUE(bit_equal(weights_after(true), weights_after(false)));
+  const TrainOptions options{
+      .train_dataset = toy_data(12), .num_epochs = 2, .eval_dataset = toy_data(6)};
+  Toy plain, toy;
+  plain.train(options);
+  toy.on(Event::train_update_end, [](Trainer& trainer) {
+    trainer.evaluate_now({.metric_prefix = "intermediate_", .loss_name = "eval_loss"});
+    EXPECT_TRUE(trainer.model().is_training());
+  });
+  toy.train(options);
+  EXPECT_EQ(toy.values("intermediate_eval_loss").size(), 4U);
+  EXPECT_EQ(toy.values("train_loss_epoch"), plain.values("train_loss_epoch"));
+  EXPECT_TRUE(bit_equal(toy.model->parameters(), plain.model->parameters()));
 }
 
 TEST(EvaluateNowTest, DoesNotChangeTheEnclosingEvaluation) {
   std::vector<std::string> names;
-  Toy toy({make<LambdaCallback>(
-      {.on_eval_step_end = [&](Trainer& trainer, const Batch&, const StepOutput&) {
-        names.push_back(trainer.metric_name("accuracy"));
-        if (trainer.run().is_intermediate_evaluation()) return;
-        trainer.evaluate_now({.metric_prefix = "again_"});
-        EXPECT_FALSE(trainer.run().is_intermediate_evaluation());
-      }})});
+  Toy toy;
+  toy.on(Event::eval_step_end, [&](Trainer& trainer) {
+    names.push_back(trainer.metric_name("accuracy"));
+    if (trainer.run().is_intermediate_evaluation()) return;
+    trainer.evaluate_now({.metric_prefix = "again_"});
+    EXPECT_FALSE(trainer.run().is_intermediate_evaluation());
+  });
   toy.train({.more_eval_datasets = {{"small", toy_data(3)}}});
   EXPECT_EQ(names, (std::vector<std::string>{"small_eval_accuracy", "again_small_eval_accuracy"}));
   EXPECT_EQ(toy.values("small_eval_loss_epoch"), toy.values("again_small_eval_loss_epoch"));
@@ -98,37 +97,35 @@ TEST(EvaluateNowTest, DoesNotChangeTheEnclosingEvaluation) {
 
 TEST(EvaluateNowTest, UsesTheLoaderOfIntermediateEvaluations) {
   std::vector<int> steps;
-  Toy toy({make<LambdaCallback>({
-      .on_dataloaders_ready =
-          [](Trainer& trainer) {
-            auto& set = trainer.evaluation_sets().front();
-            set.intermediate_loader = std::make_shared<LimitedLoader>(set.loader, 1);
-          },
-      .on_train_update_end =
-          [&](Trainer& trainer) {
-            for (const bool is_intermediate : {true, false}) {
-              steps.push_back(0);
-              trainer.evaluate_now(
-                  {.metric_prefix = "x_", .uses_intermediate_loader = is_intermediate});
-            }
-          },
-      .on_eval_step_start = [&](Trainer&) { ++steps.back(); },
-  })});
+  Toy toy;
+  toy.on(Event::dataloaders_ready, [](Trainer& trainer) {
+    auto& set = trainer.evaluation_sets().front();
+    set.intermediate_loader = std::make_shared<LimitedLoader>(set.loader, 1);
+  });
+  toy.on(Event::train_update_end, [&](Trainer& trainer) {
+    for (const bool is_intermediate : {true, false}) {
+      steps.push_back(0);
+      trainer.evaluate_now({.metric_prefix = "x_", .uses_intermediate_loader = is_intermediate});
+    }
+  });
+  toy.on(Event::eval_step_start, [&](Trainer&) { ++steps.back(); });
   toy.train(
       {.train_dataset = toy_data(2), .eval_dataset = toy_data(6), .per_device_batch_size = 2});
   EXPECT_EQ(steps, (std::vector<int>{1, 3 + 3})) << "the latter with the evaluation of the epoch";
 }
 
 TEST(EvaluateNowTest, RequiresEvaluationData) {
-  Toy toy({make<LambdaCallback>(
-      {.on_train_update_end = [](Trainer& trainer) { trainer.evaluate_now({}); }})});
+  Toy toy;
+  toy.on(Event::train_update_end, [](Trainer& trainer) { trainer.evaluate_now({}); });
   EXPECT_ERROR(toy.train(), "no evaluation data");
 }
 
 TEST(MetricNameTest, ContainsThePhaseAfterThePrefixOfTheHistory) {
   std::vector<std::string> names;
-  const auto note = [&](Trainer& trainer) { names.push_back(trainer.metric_name("f1")); };
-  Toy toy({make<LambdaCallback>({.on_train_update_end = note, .on_eval_epoch_end = note})});
+  Toy toy;
+  for (const Event event : {Event::train_update_end, Event::eval_epoch_end}) {
+    toy.on(event, [&](Trainer& trainer) { names.push_back(trainer.metric_name("f1")); });
+  }
   toy.trainer.run_history().set_metric_name_prefix("fold3_");
   toy.train({.eval_dataset = toy_data(3)});
   EXPECT_EQ(names, (std::vector<std::string>{"fold3_train_f1", "fold3_eval_f1"}));

@@ -10,14 +10,15 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <set>
 #include <stdexcept>
 
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/stop_on_signal.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
-#include "linkboy/schedulers/curves.hpp"
 #include "linkboy/schedulers/wsd_scheduler.hpp"
 #include "linkboy/util/text_options.hpp"
+#include "support/at_update.hpp"
 #include "support/every_callback.hpp"
 #include "support/file_contents.hpp"
 #include "support/in_every_event.hpp"
@@ -266,68 +267,32 @@ INSTANTIATE_TEST_SUITE_P(
                        ::testing::Values(Callbacks::default_ones, Callbacks::all)),
     kNameOfCase);
 
-using End = std::tuple<Save, Callbacks>;
-
-struct NaturalEndTest : ::testing::TestWithParam<End> {
-  /// Returns a run whose schedule does not depend on the length of the run.
-  OneRun run(const fs::path& folder) {
-    const auto [save, which] = GetParam();
-    OneRun run(folder, which, options_of(save));
-    run.options.create_scheduler_fn = step_decay({.step_size = 1});
-    run.trainer->callback_handler().remove_if(
-        [](const Callback& callback) { return callback.name() == "linkboy::WsdCheckpoint"; });
-    return run;
-  }
-
-  const SingleThread one_thread_;
-};
-
-TEST_P(NaturalEndTest, ALongerRunResumedFromAShorterOneEqualsTheLongerRun) {
-  RunFolder folder;
-  OneRun whole = run(folder.fresh());
-  const std::string expected = whole.end();
-  for (const bool is_limited : {false, true}) {
-    SCOPED_TRACE(is_limited);
-    OneRun first = run(folder.fresh());
-    if (is_limited) first.options.max_num_updates = 4;
-    first.options.num_epochs = 2;
-    first.end();
-    OneRun second = run(folder.path());
-    second.options.resume_from = second.states / "latest";
-    EXPECT_EQ(second.end() == expected, true) << difference(folder.first_end(), folder.end());
+TEST(StateCompletenessTest, EveryCallbackHasAStateOrIsListedAsStateless) {
+  // These use only the run's state, or act immediately.
+  const std::set<std::string> without_state{
+      "terminate-on-nan",       "stop-on-signal",     "limit-batches",
+      "fast-dev-run",           "precise-batch-norm", "convert-sync-batch-norm",
+      "move-modules-to-device", "save-predictions",   "log-metrics",
+      "print-progress",         "progress-bar",       "memory-monitor",
+      "model-summary",          "load-checkpoint",    "profiler"};
+  for (const EveryCallback& callback : every_callback()) {
+    const TemporaryFolder folder;
+    Toy toy;
+    const auto object = callback.make(folder.path(), toy.model);
+    bool has_state = false;
+    toy.trainer.callback_handler().add(object);
+    toy.trainer.callback_handler().add(std::make_shared<AtUpdate>(2, [&](Trainer&) {
+      has_state = object->state_dict().size() + object->rank_state_dict().size() +
+                      object->file_state_dict().size() >
+                  0;
+    }));
+    toy.trainer.train(contract_run());
+    EXPECT_EQ(!has_state, without_state.contains(callback.name))
+        << callback.name
+        << ": a callback whose past matters to a resumed run overrides state_dict and "
+           "load_state_dict; otherwise, add its name to the list in this test";
   }
 }
-
-TEST_P(NaturalEndTest, ARunLimitedInMidEpochResumesToItsLimit) {
-  const auto limited = [this](const fs::path& folder) {
-    OneRun one = run(folder);
-    one.options.max_num_updates = 5;  // an epoch has 2
-    return one;
-  };
-  RunFolder folder;
-  OneRun whole = limited(folder.fresh());
-  const std::string expected = whole.end();
-  for (int64_t event = 1; event <= whole.leave->num_events; event += is_every_event() ? 1 : 9) {
-    OneRun left = limited(folder.fresh());
-    left.leave->event = event;
-    left.trainer->train(left.options);
-    OneRun resumed = limited(folder.path());
-    resumed.options.resume_from = resumed.states / "latest";
-    const bool is_same = resumed.end() == expected;
-    EXPECT_TRUE(bit_equal(resumed.model->parameters(), whole.model->parameters())) << event;
-    // After the last epoch, the best models on disk are newer than those in the state.
-    if (left.leave->place.find("of epoch 4") != std::string::npos) continue;
-    EXPECT_TRUE(is_same) << "left at event " << event << ", " << left.leave->place << ": "
-                         << difference(folder.first_end(), folder.end());
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    All, NaturalEndTest,
-    ::testing::Combine(::testing::Values(Save::at_end, Save::every_update, Save::every_epoch,
-                                         Save::asynchronous),
-                       ::testing::Values(Callbacks::default_ones, Callbacks::all)),
-    kNameOfCase);
 
 }  // namespace
 }  // namespace linkboy::testing::every_way_to_leave_test

@@ -5,7 +5,6 @@
 
 #include <functional>
 
-#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
@@ -145,38 +144,31 @@ TEST(OverriddenLoopTest, ACustomEvaluationRecordsItsOwnMetric) {
   EXPECT_TRUE(own.values("eval_loss_epoch").empty());
 }
 
-TEST(OverriddenLoopTest, ARunThatLeavesItsEpochOpenLeavesNoStateForTheNextRun) {
-  class LeavesItsEpochOpen : public QuietTrainer {
-   public:
-    using QuietTrainer::QuietTrainer;
+/// Trains `num_epochs` epochs at most, without `end_epoch`.
+class EndsNoEpoch : public QuietTrainer {
+ public:
+  using QuietTrainer::QuietTrainer;
+  int num_epochs = 2;
 
-   protected:
-    void run_training() override {
-      begin_epoch();
-      run_train_epoch(*run().train_dataloader());
-    }
-  };
+ protected:
+  void run_training() override {
+    while (num_epochs-- > 0 && begin_epoch()) run_train_epoch(*run().train_dataloader());
+  }
+};
+
+TEST(OverriddenLoopTest, ARunThatLeavesItsEpochOpenLeavesNoStateForTheNextRun) {
   const TemporaryFolder folder;
-  ToyOf<LeavesItsEpochOpen> own(
-      {make<SaveTrainingState>({.directory = folder / "states", .save_at_end = false}),
-       make<LambdaCallback>(
-           {.on_train_step_end = [](Trainer& trainer, const Batch&, const StepOutput&) {
-             EXPECT_FALSE(trainer.can_save_training_state());
-           }})});
-  own.train();
-  own.train();
+  ToyOf<EndsNoEpoch> own(
+      {make<SaveTrainingState>({.directory = folder / "states", .save_at_end = false})});
+  own.on(Event::train_step_end,
+         [](Trainer& trainer) { EXPECT_FALSE(trainer.can_save_training_state()); });
+  for (int run = 0; run < 2; ++run) {
+    own.trainer.num_epochs = 1;
+    own.train();
+  }
 }
 
 TEST(OverriddenLoopTest, AnEpochThatIsNotEndedIsAnError) {
-  class EndsNoEpoch : public QuietTrainer {
-   public:
-    using QuietTrainer::QuietTrainer;
-
-   protected:
-    void run_training() override {
-      while (begin_epoch()) run_train_epoch(*run().train_dataloader());
-    }
-  };
   EXPECT_ERROR(ToyOf<EndsNoEpoch>().train({.num_epochs = 2}),
                "must call end_epoch after each run_train_epoch");
 }

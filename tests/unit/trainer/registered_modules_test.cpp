@@ -8,6 +8,8 @@
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/fine_tuning/lr_finder.hpp"
 #include "support/at_update.hpp"
+#include "support/expect_error.hpp"
+#include "support/matchers.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
@@ -37,11 +39,9 @@ struct WithModules {
     auto parameters = model->parameters();
     parameters.push_back(loss->temperature);
     parameters.push_back(other->weight);
-    trainer = std::make_unique<QuietTrainer>(model, loss,
-                                             std::make_shared<torch::optim::Adam>(parameters, 0.1),
-                                             TrainerOptions{.callbacks = std::move(callbacks),
-                                                            .default_callbacks = {},
-                                                            .accelerator = {.device = "cpu"}});
+    trainer = std::make_unique<QuietTrainer>(
+        model, loss, std::make_shared<torch::optim::Adam>(parameters, 0.1),
+        TrainerOptions{.callbacks = std::move(callbacks), .default_callbacks = {}});
     trainer->register_module(other.ptr());
   }
   std::vector<torch::Tensor> tensors() const {
@@ -54,21 +54,21 @@ struct WithModules {
   std::unique_ptr<QuietTrainer> trainer;
 };
 
-TEST(RegisteredModulesTest, AResumedRunContinuesThem) {
+TEST(RegisteredModulesTest, AMissingModuleOrStateIsAnErrorThatChangesNothing) {
   const TemporaryFolder folder;
-  WithModules whole;
-  whole.trainer->train(epochs_of_two_updates(3));
-  WithModules first({saving_in(folder / "states"), stop_at(3)});
-  first.trainer->train(epochs_of_two_updates(3));
-  WithModules second;
+  WithModules toy;
+  EXPECT_ERROR(toy.trainer->register_module(nullptr), "the module to register is null");
+  toy.trainer->save_checkpoint(folder / "x.pt");
+  StateDict contents = read_checkpoint(folder / "x.pt");
+  contents.set("registered_modules_state_dict", StateDict());
+  write_checkpoint(folder / "x.pt", contents);
   {
     const torch::NoGradGuard no_grad;
-    for (auto tensor : second.tensors()) tensor.fill_(99);
+    for (auto& parameter : toy.model->parameters()) parameter.fill_(7);
   }
-  second.trainer->train(resumed_from(folder / "states", epochs_of_two_updates(3)));
-  EXPECT_TRUE(bit_equal({second.loss->temperature, second.loss->num_calls},
-                        {whole.loss->temperature, whole.loss->num_calls}));
-  EXPECT_TRUE(torch::equal(second.other->weight, first.other->weight));
+  EXPECT_ERROR(toy.trainer->load_checkpoint(folder / "x.pt"),
+               "has no state of the registered module 0");
+  EXPECT_EQ(toy.model->parameters()[0][0][0].item<double>(), 7.0);
 }
 
 TEST(RegisteredModulesTest, CheckpointsContainThemUnderTheirNumbers) {
@@ -90,8 +90,7 @@ TEST(RegisteredModulesTest, CheckpointsContainThemUnderTheirNumbers) {
   EXPECT_TRUE(bit_equal(other.tensors(), saved));
   Toy without;
   without.trainer.load_checkpoint(folder / "x.pt", {.optimizer = false});
-  EXPECT_NE(without.trainer.lines.at(0).find("without the registered modules' state"),
-            std::string::npos);
+  EXPECT_THAT(without.trainer.lines.at(0), HasSubstr("without the registered modules' state"));
 }
 
 TEST(RegisteredModulesTest, AFinderRestoresThem) {

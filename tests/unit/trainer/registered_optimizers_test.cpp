@@ -10,46 +10,78 @@
 #include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
+#include "support/in_every_event.hpp"
+#include "support/matchers.hpp"
 #include "support/model_and_critic.hpp"
 
 namespace linkboy::testing::registered_optimizers_test {
 namespace {
 
+std::vector<double> rates_of_critic(const Players& players) {
+  return rates_of(*players.trainer->optimizer("critic"));
+}
+
+/// Makes the updates of players by hand. `pass` makes the backward passes of a batch.
+template <class Pass>
+void train_by_hand(Players& players, const TrainOptions& options, const RunConfig& config,
+                   const Pass& pass) {
+  Accelerator& accelerator = players.trainer->accelerator();
+  torch::optim::Optimizer& critics = *players.trainer->optimizer("critic");
+  const auto schedule = critic_schedule()(critics, config);
+  const auto step = [&](torch::optim::Optimizer& optimizer) {
+    if (const auto max_norm = options.gradient_clip_norm) {
+      accelerator.clip_grad_norm(optimizer.param_groups()[0].params(), *max_norm);
+    }
+    accelerator.optimizer_step(optimizer);
+    Accelerator::zero_grad(optimizer);
+    if (&optimizer == &critics) schedule->step();
+  };
+  schedule->start();
+  accelerator.set_gradient_accumulation_steps(options.gradient_accumulation_steps);
+  const auto loader =
+      make_data_loader(options.train_dataset, {.batch_size = 4, .shuffle = true, .seed = 5});
+  for (int64_t epoch = 1; epoch <= config.num_epochs; ++epoch) {
+    for (int64_t i = 0; const Batch& batch : loader->batches(epoch)) {
+      const auto window = accelerator.begin_micro_step(i++, loader->size());
+      pass(batch, step, window.is_complete());
+    }
+  }
+}
+
 TEST(RegisteredOptimizersTest, AnUpdateEqualsThatOfAHandWrittenLoop) {
   TrainOptions options = updates_of_players(6);
   options.gradient_clip_norm = 0.05;
   options.gradient_accumulation_steps = 2;
-  Players players;
+  Players players, by_hand;
   players.trainer->train(options);
-
-  Players by_hand;
-  Accelerator& accelerator = by_hand.trainer->accelerator();
-  torch::optim::Optimizer& critics = *by_hand.trainer->optimizer("critic");
-  const auto loader =
-      make_data_loader(options.train_dataset, {.batch_size = 4, .shuffle = true, .seed = 5});
-  const RunConfig& config = players.trainer->run().config();
-  const auto schedule = critic_schedule()(critics, config);
-  schedule->start();
-  accelerator.set_gradient_accumulation_steps(2);
-  for (int64_t epoch = 1; epoch <= config.num_epochs; ++epoch) {
-    for (int64_t i = 0; const Batch& batch : loader->batches(epoch)) {
-      const auto window = accelerator.begin_micro_step(i++, loader->size());
-      accelerator.backward(by_hand.trainer->loss_of(batch).loss);
-      if (!window.is_complete()) continue;
-      for (torch::optim::Optimizer* each :
-           std::vector<torch::optim::Optimizer*>{by_hand.optimizer.get(), &critics}) {
-        accelerator.clip_grad_norm(each->param_groups()[0].params(), 0.05);
-        accelerator.optimizer_step(*each);
-      }
-      schedule->step();
-      Accelerator::zero_grad(*by_hand.optimizer);
-      Accelerator::zero_grad(critics);
-    }
-  }
+  LinearPlayers& parts = *by_hand.trainer;
+  train_by_hand(by_hand, options, players.trainer->run().config(),
+                [&](const Batch& batch, const auto& step, bool is_complete) {
+                  parts.accelerator().backward(parts.loss_of(batch).loss);
+                  if (!is_complete) return;
+                  step(*by_hand.optimizer);
+                  step(*parts.optimizer("critic"));
+                });
   EXPECT_EQ(players.trainer->num_updates(), 6);
   EXPECT_TRUE(bit_equal(players.tensors(), by_hand.tensors()));
-  EXPECT_EQ(get_param_group_field(*players.trainer->optimizer("critic"), ParamGroupField::lr),
-            get_param_group_field(critics, ParamGroupField::lr));
+  EXPECT_EQ(rates_of_critic(players), rates_of_critic(by_hand));
+}
+
+TEST(RegisteredOptimizersTest, ATrainStepCanStepOtherOptimizersFirst) {
+  const TrainOptions options = updates_of_players(4);
+  Players players, by_hand;
+  players.trainer->updates_critic_first = true;
+  players.trainer->train(options);
+  EXPECT_EQ(players.trainer->scheduler("critic")->num_updates(), 4);
+  LinearPlayers& parts = *by_hand.trainer;
+  train_by_hand(by_hand, options, players.trainer->run().config(),
+                [&](const Batch& batch, const auto& step, bool) {
+                  parts.accelerator().backward(parts.loss_of(batch).extras.get_tensor("critic"));
+                  step(*parts.optimizer("critic"));
+                  parts.accelerator().backward(parts.loss_of(batch).extras.get_tensor("player"));
+                  step(*by_hand.optimizer);
+                });
+  EXPECT_TRUE(bit_equal(players.tensors(), by_hand.tensors()));
 }
 
 TEST(RegisteredOptimizersTest, AScheduleMovesOncePerUpdateOfItsOptimizer) {
@@ -70,20 +102,14 @@ TEST(RegisteredOptimizersTest, AScheduleCanUsePlaceholdersAndTheMetricsOfEpochs)
                           .end_factor = 0.0,
                           .num_updates = placeholders::num_updates_per_epoch * 4}));
   players.trainer->train(updates_of_players(2));
-  EXPECT_DOUBLE_EQ(
-      get_param_group_field(*players.trainer->optimizer("critic"), ParamGroupField::lr)[0],
-      0.05 * (1.0 - 2.0 / 16.0));
+  EXPECT_DOUBLE_EQ(rates_of_critic(players)[0], 0.05 * (1.0 - 2.0 / 16.0));
 
-  Players plateau(reduce_on_plateau({.monitor = "never_better", .factor = 0.5, .patience = 0}));
-  for (const int64_t update : {4, 8}) {
-    const auto record = std::make_shared<AtUpdate>(
-        update, [](Trainer& trainer) { trainer.run_history().update_metric("never_better", 1.0); });
-    record->set_name(std::to_string(update));
-    plateau.trainer->callback_handler().add(record);
-  }
+  Players plateau(reduce_on_plateau({.monitor = "never_better", .factor = 0.5, .patience = 0}),
+                  {in_event(Event::train_epoch_end, [](Trainer& trainer) {
+                    trainer.run_history().update_metric("never_better", 1.0);
+                  })});
   plateau.trainer->train(updates_of_players(8));
-  EXPECT_DOUBLE_EQ(
-      get_param_group_field(*plateau.trainer->optimizer("critic"), ParamGroupField::lr)[0], 0.025);
+  EXPECT_DOUBLE_EQ(rates_of_critic(plateau)[0], 0.025);
 }
 
 TEST(RegisteredOptimizersTest, TheirGradientsAreClearedAfterEachUpdate) {
@@ -99,32 +125,6 @@ TEST(RegisteredOptimizersTest, TheirGradientsAreClearedAfterEachUpdate) {
   players.trainer->train(updates_of_players(2));
   EXPECT_EQ(num_cleared, 2);
   EXPECT_TRUE(bit_equal(players.critic->parameters(), before));
-}
-
-TEST(RegisteredOptimizersTest, ATrainStepCanStepOtherOptimizersFirst) {
-  Players players;
-  players.trainer->updates_critic_first = true;
-  players.trainer->train(updates_of_players(4));
-  EXPECT_EQ(players.trainer->scheduler("critic")->num_updates(), 4);
-
-  Players by_hand;
-  torch::optim::Optimizer& critics = *by_hand.trainer->optimizer("critic");
-  Accelerator& accelerator = by_hand.trainer->accelerator();
-  const TrainOptions options = updates_of_players(4);
-  const auto loader =
-      make_data_loader(options.train_dataset, {.batch_size = 4, .shuffle = true, .seed = 5});
-  const auto schedule = critic_schedule()(critics, players.trainer->run().config());
-  schedule->start();
-  for (const Batch& batch : loader->batches(1)) {
-    accelerator.backward(by_hand.trainer->loss_of(batch).extras.get_tensor("critic"));
-    accelerator.optimizer_step(critics);
-    Accelerator::zero_grad(critics);
-    schedule->step();
-    accelerator.backward(by_hand.trainer->loss_of(batch).extras.get_tensor("player"));
-    accelerator.optimizer_step(*by_hand.optimizer);
-    Accelerator::zero_grad(*by_hand.optimizer);
-  }
-  EXPECT_TRUE(bit_equal(players.tensors(), by_hand.tensors()));
 }
 
 TEST(RegisteredOptimizersTest, AGraphReplaysTheGradientsOfAllOptimizers) {
@@ -147,15 +147,13 @@ TEST(RegisteredOptimizersTest, AFinderRestoresTheirState) {
 }
 
 TEST(RegisteredOptimizersTest, AnAddedGroupFollowsTheSchedule) {
-  const auto more = torch::zeros({1}).requires_grad_();
-  Players plain(linear({.start_factor = 1.0, .end_factor = 0.5}));
-  plain.trainer->callback_handler().add(std::make_shared<AtUpdate>(2, [&](Trainer& trainer) {
+  const auto add_group = std::make_shared<AtUpdate>(2, [](Trainer& trainer) {
     trainer.optimizer("critic")->add_param_group(
-        {{more}, std::make_unique<torch::optim::AdamOptions>(0.4)});
-  }));
-  plain.trainer->train(updates_of_players(4));
-  const auto lrs = get_param_group_field(*plain.trainer->optimizer("critic"), ParamGroupField::lr);
-  EXPECT_EQ(lrs, (std::vector<double>{0.025, 0.2}));
+        {{torch::zeros({1}).requires_grad_()}, std::make_unique<torch::optim::AdamOptions>(0.4)});
+  });
+  Players players(linear({.start_factor = 1.0, .end_factor = 0.5}), {add_group});
+  players.trainer->train(updates_of_players(4));
+  EXPECT_EQ(rates_of_critic(players), (std::vector<double>{0.025, 0.2}));
 }
 
 TEST(RegisteredOptimizersTest, MisuseIsRefused) {
@@ -194,21 +192,20 @@ TEST(RegisteredOptimizersTest, MisuseIsRefused) {
 
 TEST(RegisteredOptimizersTest, TheirParametersAndLearningRatesAreChecked) {
   const auto parameter = torch::zeros({1}).requires_grad_();
-  const auto with = [&](std::vector<at::Tensor> parameters, double lr) {
-    auto toy = std::make_unique<Toy>();
+  const auto train_with = [](std::vector<at::Tensor> parameters, double lr) {
+    Toy toy;
     const auto optimizer = std::make_shared<torch::optim::SGD>(std::move(parameters), 0.1);
     set_param_group_field(*optimizer, ParamGroupField::lr, {lr});
-    toy->trainer.register_optimizer("other", optimizer);
-    return toy;
+    toy.trainer.register_optimizer("other", optimizer);
+    toy.train();
+    return toy.trainer.lines;
   };
-  EXPECT_ERROR(with({parameter, parameter}, 0.1)->train(), "is in the optimizer twice");
-  EXPECT_ERROR(with({parameter}, std::numeric_limits<double>::infinity())->train(),
+  EXPECT_ERROR(train_with({parameter, parameter}, 0.1), "is in the optimizer twice");
+  EXPECT_ERROR(train_with({parameter}, std::numeric_limits<double>::infinity()),
                "the optimizer's lr is inf");
-  const auto warned = with({parameter}, 0.1);
-  warned->train();
-  EXPECT_NE(warned->trainer.lines.at(0).find("WARNING: 1 of the optimizer's 5 parameters belong"),
-            std::string::npos)
-      << warned->trainer.lines.at(0);
+  EXPECT_THAT(
+      train_with({parameter}, 0.1),
+      ElementsAre(HasSubstr("WARNING: 1 of the optimizer's 5 parameters belong neither to")));
 }
 
 /// Before each update of the model, updates the critic twice, each time after a separate backward

@@ -9,13 +9,13 @@
 #include <string_view>
 #include <utility>
 
-#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/schedulers/curves.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
+#include "support/in_every_event.hpp"
 #include "support/run_with_all_state.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
@@ -82,13 +82,14 @@ TEST(ResumeTest, ARunLimitedInMidEpochContinuesToALargerLimit) {
   first.trainer->save_training_state(folder / "ended");
   Rehearsal second(Rehearsal::kUpdates + 1);
   second.options.max_num_updates = 12;
-  second.options.allow_changed_schedule_length = true;
   second.options.resume_from = folder / "ended";
+  EXPECT_ERROR(second.trainer->train(second.options),
+               "was saved with num_updates = 6 updates, but it is 12");
+  second.options.allow_changed_schedule_length = true;
   int64_t num_updates_at_start = -1;
-  second.trainer->callback_handler().add(
-      make<LambdaCallback>({.on_training_run_start = [&](Trainer& trainer) {
-        num_updates_at_start = trainer.num_updates();
-      }}));
+  second.options.callbacks = {in_event(Event::training_run_start, [&](Trainer& trainer) {
+    num_updates_at_start = trainer.num_updates();
+  })};
   const TrainResult result = second.trainer->train(second.options);
   EXPECT_EQ(num_updates_at_start, 6);
   EXPECT_EQ(result.num_updates, 12);
@@ -119,19 +120,19 @@ TEST(ResumeTest, AStateByHandAfterALimitInMidEpochContinuesBitIdentically) {
       const auto save = [&](Trainer& trainer) { trainer.save_training_state(folder / "six"); };
       if (place == "epoch end") {
         first.trainer->callback_handler().add(
-            make<LambdaCallback>({.on_training_run_epoch_end = [&](Trainer& trainer) {
+            in_event(Event::training_run_epoch_end, [&](Trainer& trainer) {
               if (trainer.num_updates() == 6) save(trainer);
-            }}));
+            }));
       } else if (place == "run end") {
-        first.trainer->callback_handler().add(make<LambdaCallback>({.on_training_run_end = save}));
+        first.trainer->callback_handler().add(in_event(Event::training_run_end, save));
       }
       run(first, 6);
       if (place == "after evaluate") first.trainer->evaluate({.dataset = toy_data(6)});
       if (place == "after a stopped evaluate") {
-        const auto stop = make<LambdaCallback>({.on_eval_step_start = [](Trainer& trainer) {
+        const auto stop = in_event(Event::eval_step_start, [](Trainer& trainer) {
           EXPECT_FALSE(trainer.can_save_training_state());
           trainer.request_stop();
-        }});
+        });
         first.trainer->evaluate({.dataset = toy_data(6), .callbacks = {stop}});
       }
       if (place.starts_with("after")) save(*first.trainer);

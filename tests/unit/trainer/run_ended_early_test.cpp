@@ -7,7 +7,6 @@
 #include <map>
 #include <stdexcept>
 
-#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/stochastic_weight_averaging.hpp"
@@ -33,11 +32,12 @@ TEST(RunEndedEarlyTest, NoStateContainsADroppedUpdate) {
   for (const bool is_error : {false, true}) {
     SCOPED_TRACE(is_error);
     const TemporaryFolder folder;
-    Toy toy({make<LambdaCallback>({.on_gradients_ready = [&](Trainer& trainer) {
+    Toy toy;
+    toy.on(Event::gradients_ready, [&](Trainer& trainer) {
       if (trainer.num_updates() != 3) return;
       if (is_error) throw std::runtime_error("left");
       throw StopTraining("left");
-    }})});
+    });
     try {
       toy.trainer.train(two_updates_per_epoch(4));
     } catch (const std::runtime_error&) {
@@ -55,28 +55,21 @@ TEST(RunEndedEarlyTest, NoStateContainsADroppedUpdate) {
 }
 
 TEST(RunEndedEarlyTest, AStopInAnEvaluationSavesTheTrainedWeightsNotTheAverages) {
-  for (const bool is_ema : {false, true}) {
-    SCOPED_TRACE(is_ema);
+  const CallbackList averages{
+      make<ModelEma>({.decay = 0.5, .apply_at_end = true}),
+      make<StochasticWeightAveraging>({.start_after = 1, .every_n_updates = 1})};
+  for (const auto& average : averages) {
+    SCOPED_TRACE(average->name());
     const TemporaryFolder folder;
     std::vector<torch::Tensor> trained;
-    CallbackList callbacks{
-        make<LambdaCallback>(
-            {.on_train_update_end =
-                 [&](Trainer& trainer) { trained = copies_of(trainer.model().parameters()); },
-             .on_eval_step_end =
-                 [](Trainer& trainer, const Batch&, const StepOutput&) {
-                   if (trainer.num_updates() == 4 && !trainer.run().is_intermediate_evaluation()) {
-                     throw StopTraining(StopReason::early_stop, "enough");
-                   }
-                 }}),
-        make<SaveTrainingState>({.directory = folder / "states"})};
-    if (is_ema) {
-      callbacks.push_back(make<ModelEma>({.decay = 0.5, .apply_at_end = true}));
-    } else {
-      callbacks.push_back(
-          make<StochasticWeightAveraging>({.start_after = 1, .every_n_updates = 1}));
-    }
-    Toy toy(callbacks);
+    Toy toy({in_event(Event::train_update_end,
+                      [&](Trainer& trainer) { trained = copies_of(trainer.model().parameters()); }),
+             make<SaveTrainingState>({.directory = folder / "states"}), average});
+    toy.on(Event::eval_step_end, [](Trainer& trainer) {
+      if (trainer.num_updates() == 4 && !trainer.run().is_intermediate_evaluation()) {
+        throw StopTraining(StopReason::early_stop, "enough");
+      }
+    });
     toy.trainer.train(two_updates_per_epoch(4));
     EXPECT_FALSE(bit_equal(toy.model->parameters(), trained)) << "the model has the averages";
     Toy resumed;
@@ -92,23 +85,19 @@ TEST(RunEndedEarlyTest, AnEvaluationRestoresThePreviousRun) {
   Toy first({stop_at(3)});
   first.train(two_updates_per_epoch(4));
   first.trainer.save_training_state(folder / "first");
-  Toy toy;
-  toy.trainer.callback_handler().add(stop_at(5));
+  Toy toy({stop_at(5)});
   toy.train(resumed_from(folder / "first", two_updates_per_epoch(4)));
   toy.trainer.save_training_state(folder / "before");
   bool could_be_saved = true;
-  toy.trainer.callback_handler().add(
-      make<LambdaCallback>({.on_evaluation_run_start = [&](Trainer& trainer) {
-        could_be_saved = trainer.can_save_training_state();
-        EXPECT_EQ(trainer.num_updates(), 0);
-        EXPECT_TRUE(trainer.run().resumed_from().empty());
-        EXPECT_TRUE(trainer.run_history().get_metric_names().empty());
-      }}));
-  EXPECT_EQ(toy.trainer.evaluate({.dataset = toy_data(6)}).size(), 1U);
+  const auto look = in_event(Event::evaluation_run_start, [&](Trainer& trainer) {
+    could_be_saved = trainer.can_save_training_state();
+    EXPECT_EQ(trainer.num_updates(), 0);
+    EXPECT_TRUE(trainer.run().resumed_from().empty());
+    EXPECT_TRUE(trainer.run_history().get_metric_names().empty());
+  });
+  EXPECT_EQ(toy.trainer.evaluate({.dataset = toy_data(6), .callbacks = {look}}).size(), 1U);
   EXPECT_FALSE(could_be_saved) << "there is no training run to resume";
   EXPECT_EQ(toy.trainer.run().resumed_from(), folder / "first");
-  toy.trainer.callback_handler().remove_if(
-      [](const Callback& callback) { return dynamic_cast<const LambdaCallback*>(&callback); });
   toy.trainer.save_training_state(folder / "after");
   const auto without_random_numbers = [&](const char* name) {
     StateDict state = state_in(folder / name);
@@ -141,13 +130,18 @@ TEST(RunEndedEarlyTest, StatesOfCallbacksAreTakenOnlyIfTheyCanBeSaved) {
   EXPECT_EQ(callback->num_calls, 3) << "one per epoch";
 }
 
+/// Returns options whose run ends after `num_updates`, of which an epoch has two.
+TrainOptions limited_run(int64_t num_updates) {
+  TrainOptions options = two_updates_per_epoch(2);
+  options.num_epochs.reset();
+  options.max_num_updates = num_updates;
+  return options;
+}
+
 TEST(RunEndedEarlyTest, AStateAfterALimitContainsOnlyTheCallbacksThatAreLeft) {
   const TemporaryFolder folder;
   Toy toy({std::make_shared<ModelEma>()});
-  TrainOptions options = two_updates_per_epoch(2);
-  options.num_epochs.reset();
-  options.max_num_updates = 3;
-  toy.trainer.train(options);
+  toy.trainer.train(limited_run(3));
   toy.trainer.save_training_state(folder / "with");
   EXPECT_TRUE(state_in(folder / "with").get_dict("callbacks").contains("linkboy::ModelEma"));
   toy.trainer.callback_handler().clear();
@@ -159,10 +153,7 @@ TEST(RunEndedEarlyTest, AStateThatIsLoadedAfterALimitIsSavedAgain) {
   const TemporaryFolder folder;
   Toy toy;
   for (const int64_t update : {1, 3}) {
-    TrainOptions options = two_updates_per_epoch(2);
-    options.num_epochs.reset();
-    options.max_num_updates = update;
-    toy.trainer.train(options);
+    toy.trainer.train(limited_run(update));
     toy.trainer.save_training_state(folder / std::to_string(update));
   }
   toy.trainer.load_training_state(folder / "1");
@@ -214,12 +205,11 @@ TEST(RunEndedEarlyTest, BuffersThatAnEvaluationChangesAreSavedAsTheyWereBeforeIt
   const TemporaryFolder folder;
   WithRunningLoss whole;
   whole.trainer.train(two_updates_per_epoch(3));
-  WithRunningLoss first(
-      {make<LambdaCallback>({.on_eval_step_end =
-                                 [](Trainer& trainer, const Batch&, const StepOutput&) {
-                                   if (trainer.num_updates() == 4) trainer.request_stop();
-                                 }}),
-       make<SaveTrainingState>({.directory = folder / "states"})});
+  WithRunningLoss first({in_event(Event::eval_step_end,
+                                  [](Trainer& trainer) {
+                                    if (trainer.num_updates() == 4) trainer.request_stop();
+                                  }),
+                         make<SaveTrainingState>({.directory = folder / "states"})});
   first.trainer.train(two_updates_per_epoch(3));
   WithRunningLoss second;
   second.trainer.train(resumed_from(folder / "states", two_updates_per_epoch(3)));
@@ -228,28 +218,22 @@ TEST(RunEndedEarlyTest, BuffersThatAnEvaluationChangesAreSavedAsTheyWereBeforeIt
 
 TEST(RunEndedEarlyTest, AStopWithNothingLeftToDoEndsTheRunCleanly) {
   const auto stop = [](Trainer&) { throw StopTraining(StopReason::early_stop, "enough"); };
-  Toy at_start({make<LambdaCallback>({.on_dataloaders_ready = stop})});
+  Toy at_start({in_event(Event::dataloaders_ready, stop)});
   const auto result = at_start.trainer.train(two_updates_per_epoch(2));
   EXPECT_EQ(result.num_updates, 0);
   EXPECT_EQ(result.reason, StopReason::early_stop);
   EXPECT_EQ(result.message, "enough");
   EXPECT_TRUE(at_start.trainer.evaluate({.dataset = toy_data(6)}).empty());
-  Toy at_end({make<LambdaCallback>(
-                  {.on_training_run_end = stop,
-                   .on_evaluation_run_end = stop,
-                   .on_stop_training_error =
-                       [](Trainer&, const StopTraining&) { throw StopTraining("again"); }}),
-              stop_at(1)});
+  Toy at_end({in_event(Event::training_run_end, stop), in_event(Event::evaluation_run_end, stop),
+              in_event(Event::stop_training_error, stop), stop_at(1)});
   EXPECT_EQ(at_end.trainer.train(two_updates_per_epoch(2)).num_updates, 1);
   EXPECT_EQ(at_end.trainer.evaluate({.dataset = toy_data(6)}).size(), 1U);
 }
 
 TEST(RunEndedEarlyTest, AStopBeforeTheFirstRunEndsThatRunCleanly) {
   int num_made = 0;
-  const auto second = make<LambdaCallback>({.on_init_end = [&](Trainer&) { ++num_made; }});
-  second->set_name("second");
-  Toy toy({make<LambdaCallback>({.on_init_end = [](Trainer&) { throw StopTraining("enough"); }}),
-           second});
+  Toy toy({in_event(Event::init_end, [](Trainer&) { throw StopTraining("enough"); }),
+           in_event(Event::init_end, [&](Trainer&) { ++num_made; })});
   EXPECT_EQ(toy.trainer.train(two_updates_per_epoch(2)).message, "enough");
   EXPECT_EQ(toy.trainer.num_updates(), 0);
   EXPECT_EQ(num_made, 1);
@@ -257,30 +241,33 @@ TEST(RunEndedEarlyTest, AStopBeforeTheFirstRunEndsThatRunCleanly) {
 }
 
 TEST(RunEndedEarlyTest, AStateCanBeSavedWhereTheHeaderPromises) {
-  const std::map<std::string, bool> expected{{"set_up", false},          {"run_start", true},
-                                             {"epoch_start", true},      {"step_start", false},
-                                             {"step_end", false},        {"update_end", true},
-                                             {"gradients_ready", false}, {"run_epoch_end", true}};
   for (const bool is_saver_there : {false, true}) {
+    const std::map<std::string, bool> expected{{"set_up", false},
+                                               {"run_start", true},
+                                               {"epoch_start", true},
+                                               {"step_start", false},
+                                               {"step_end", false},
+                                               {"gradients_ready", false},
+                                               {"update_end", true},
+                                               {"epoch_end", is_saver_there},
+                                               {"eval_start", is_saver_there},
+                                               {"eval_step_start", is_saver_there},
+                                               {"eval_step_end", is_saver_there},
+                                               {"eval_end", is_saver_there},
+                                               {"run_epoch_end", true}};
     const TemporaryFolder folder;
     std::map<std::string, bool> can_save;
     const auto note = [&](const std::string& event, Trainer& trainer) {
       can_save[event] = trainer.can_save_training_state();
     };
-    Toy toy({in_every_event(note),
-             make<LambdaCallback>(
-                 {.on_dataloaders_ready = [&](Trainer& trainer) { note("set_up", trainer); }})});
+    Toy toy({in_every_event(note)});
+    toy.on(Event::dataloaders_ready, [&](Trainer& trainer) { note("set_up", trainer); });
     if (is_saver_there) {
       toy.trainer.callback_handler().add(
           make<SaveTrainingState>({.directory = folder / "states", .save_at_end = false}));
     }
     toy.trainer.train(two_updates_per_epoch(1));
-    auto here = expected;
-    for (const char* event :
-         {"epoch_end", "eval_start", "eval_step_start", "eval_step_end", "eval_end"}) {
-      here[event] = is_saver_there;
-    }
-    EXPECT_EQ(can_save, here) << is_saver_there;
+    EXPECT_EQ(can_save, expected) << is_saver_there;
   }
 }
 

@@ -11,17 +11,20 @@
 namespace linkboy::testing::run_progress_test {
 namespace {
 
-struct Case {
-  std::string name;
-  RunProgress::Limits limits;
-  int64_t num_micro_steps = 4;  // per epoch
-  int64_t window = 2;           // micro-steps per update
-  // The counts of the state from which the run resumes.
+/// The counts of the state from which a run resumes.
+struct Resumed {
   int64_t num_epochs = 0;
   int64_t num_updates = 0;
   int64_t micro_step = 0;
-  std::set<int> skipped{};  // updates, counted from 1 in this process
+};
+
+struct Case {
+  std::string name;
+  RunProgress::Limits limits;
   std::string course;
+  Resumed resumed{};
+  std::set<int> skipped{};      // updates, counted from 1 in this process
+  int64_t num_micro_steps = 4;  // per epoch; an update has two
 };
 
 /// Returns for each epoch the number of micro-steps at its end, "-" if it was cut short, "e" if it
@@ -29,7 +32,7 @@ struct Case {
 std::string course_of(const Case& run) {
   RunProgress progress;
   progress.set_limits(run.limits);
-  progress.resume(run.num_epochs, run.num_updates, run.micro_step);
+  progress.resume(run.resumed.num_epochs, run.resumed.num_updates, run.resumed.micro_step);
   std::string course;
   int num_tried = 0;
   while (progress.has_epochs_left()) {
@@ -40,7 +43,7 @@ std::string course_of(const Case& run) {
       progress.end_micro_step();
       progress.end_micro_step();  // the second call has no effect
       const bool is_due =
-          progress.micro_step() % run.window == 0 || progress.micro_step() == run.num_micro_steps;
+          progress.micro_step() % 2 == 0 || progress.micro_step() == run.num_micro_steps;
       if (!is_due) continue;
       progress.begin_update();
       if (!run.skipped.contains(++num_tried)) progress.count_update();
@@ -60,58 +63,30 @@ std::string course_of(const Case& run) {
 }
 
 TEST(RunProgressTest, ARunEndsAtTheLimitThatItReachesFirst) {
+  const RunProgress::Limits three_epochs{.num_epochs = 3};
   const std::vector<Case> runs = {
-      {.name = "epochs", .limits = {.num_epochs = 3}, .course = "4e 4e 4e!"},
-      {.name = "every second epoch and the last one are evaluated",
-       .limits = {.num_epochs = 3, .evaluate_every_n_epochs = 2},
-       .course = "4 4e 4e!"},
-      {.name = "the last window of an epoch is a short one",
-       .limits = {.num_epochs = 2, .num_updates = 6},
-       .num_micro_steps = 5,
-       .course = "5e 5e!"},
-      {.name = "updates end in mid-epoch", .limits = {.num_updates = 5}, .course = "4e 4e 2-e!"},
-      {.name = "updates end with an epoch", .limits = {.num_updates = 4}, .course = "4e 4e!"},
-      {.name = "a skipped update is made up for",
-       .limits = {.num_updates = 4},
-       .skipped = {2},
-       .course = "4e 4e 2-e!"},
-      {.name = "a skipped update lengthens no run of a number of epochs",
-       .limits = {.num_epochs = 2, .num_updates = 4},
-       .skipped = {2, 3},
-       .course = "4e 4e!"},
-      {.name = "resumed between epochs",
-       .limits = {.num_epochs = 3},
-       .num_epochs = 1,
-       .num_updates = 2,
-       .course = "4e 4e!"},
-      {.name = "resumed in mid-epoch",
-       .limits = {.num_epochs = 3},
-       .num_epochs = 1,
-       .num_updates = 3,
-       .micro_step = 2,
-       .course = "4e 4e!"},
-      {.name = "resumed in mid-epoch with more updates",
-       .limits = {.num_updates = 6},
-       .num_epochs = 2,
-       .num_updates = 5,
-       .micro_step = 2,
-       .course = "4e!"},
-      {.name = "an epoch that the limit of updates had cut short is ended again",
-       .limits = {.num_updates = 5},
-       .num_epochs = 2,
-       .num_updates = 5,
-       .micro_step = 2,
-       .course = "2-e!"},
-      {.name = "all epochs are done",
-       .limits = {.num_epochs = 3},
-       .num_epochs = 3,
-       .num_updates = 6,
-       .course = ""},
-      {.name = "all updates are made",
-       .limits = {.num_updates = 6},
-       .num_epochs = 3,
-       .num_updates = 6,
-       .course = ""},
+      {"epochs", three_epochs, "4e 4e 4e!"},
+      {"every second epoch and the last one are evaluated",
+       {.num_epochs = 3, .evaluate_every_n_epochs = 2},
+       "4 4e 4e!"},
+      {"a short last window", {.num_epochs = 2, .num_updates = 6}, "5e 5e!", {}, {}, 5},
+      {"updates end in mid-epoch", {.num_updates = 5}, "4e 4e 2-e!"},
+      {"updates end with an epoch", {.num_updates = 4}, "4e 4e!"},
+      {"a skipped update is made up for", {.num_updates = 4}, "4e 4e 2-e!", {}, {2}},
+      {"a skipped update lengthens no run of a number of epochs",
+       {.num_epochs = 2, .num_updates = 4},
+       "4e 4e!",
+       {},
+       {2, 3}},
+      {"resumed between epochs", three_epochs, "4e 4e!", {1, 2, 0}},
+      {"resumed in mid-epoch", three_epochs, "4e 4e!", {1, 3, 2}},
+      {"resumed in mid-epoch with more updates", {.num_updates = 6}, "4e!", {2, 5, 2}},
+      {"an epoch that the limit of updates had cut short is ended again",
+       {.num_updates = 5},
+       "2-e!",
+       {2, 5, 2}},
+      {"all epochs are done", three_epochs, "", {3, 6, 0}},
+      {"all updates are made", {.num_updates = 6}, "", {3, 6, 0}},
   };
   for (const Case& run : runs) EXPECT_EQ(course_of(run), run.course) << run.name;
 }

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/scheduler.hpp"
 #include "linkboy/schedulers/curves.hpp"
 #include "linkboy/trainer.hpp"
 #include "support/file_contents.hpp"
+#include "support/in_every_event.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
@@ -46,7 +46,7 @@ struct OverflowingRun : Callback {
   }
 
   void on_gradients_ready(Trainer&) override {
-    learning_rates.push_back(get_param_group_field(*optimizer, ParamGroupField::lr).front());
+    learning_rates.push_back(rates_of(*optimizer).front());
     ++num_tried;
   }
   void on_train_update_end(Trainer&) override {
@@ -90,8 +90,8 @@ TEST(DeviceTest, AskingLaterWhetherAStepWasSkippedChangesNothing_CUDA) {
 TEST(DeviceTest, TheScheduleOfAFailedRunKeepsTheLearningRateOfTheProgram_CUDA) {
   for (const int64_t last : {4, 5, 6}) {  // at least one of them is not skipped
     OverflowingRun run("cuda:0", /*asks_at_once=*/false);
-    const auto fail = make<LambdaCallback>(
-        {.on_train_update_end = [&](Trainer&) { TORCH_CHECK(run.num_tried != last, "enough"); }});
+    const auto fail = in_event(Event::train_update_end,
+                               [&](Trainer&) { TORCH_CHECK(run.num_tried != last, "enough"); });
     run.trainer.callback_handler().add(fail);
     EXPECT_THROW(run.train(), c10::Error);
     set_param_group_field(*run.optimizer, ParamGroupField::lr, {0.5});
@@ -140,10 +140,10 @@ TEST(DeviceTest, AStateOmitsTheSkippedStepOfASecondOptimizer_CUDA) {
   const auto model = toy_model();
   TwoOptimizers trainer(model, torch::ones({2}, torch::kCUDA).requires_grad_());
   std::vector<int64_t> counts;
-  trainer.callback_handler().add(make<LambdaCallback>({.on_train_update_end = [&](Trainer& self) {
+  trainer.callback_handler().add(in_event(Event::train_update_end, [&](Trainer& self) {
     self.save_training_state(folder.path());
     counts.push_back(trainer.state_dict().get_int("step"));
-  }}));
+  }));
   trainer.train({.train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 4});
   EXPECT_EQ(counts, (std::vector<int64_t>{1, 2, 2, 3}));
   EXPECT_EQ(trainer.num_updates(), 3);

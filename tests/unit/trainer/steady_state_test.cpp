@@ -209,12 +209,12 @@ TEST_P(SteadyStateTest, NoStepSynchronizesAStream) {
 
 TEST(SyncDebugModeTest, ACallbackThatReadsLossesFailsAfterTheWarmUp_CUDA) {
   int64_t num_read = 0;
-  Training training({.device = "cuda:0"},
-                    {make<LambdaCallback>({.on_train_step_end = [&](Trainer&, const Batch&,
-                                                                    const StepOutput& output) {
-                      output.loss.item<float>();
-                      ++num_read;
-                    }})});
+  Training training(
+      {.device = "cuda:0"},
+      {lambda_callback({.on_train_step_end = [&](Trainer&, const Batch&, const StepOutput& output) {
+        output.loss.item<float>();
+        ++num_read;
+      }})});
   EXPECT_ERROR_AS(c10::Error, training.train(), "synchronizing CUDA operation");
   EXPECT_EQ(num_read, kWarmUps * kWindow);
   EXPECT_FALSE(syncs_are_errors());

@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
-#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/step_based_evaluation.hpp"
+#include "support/at_update.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
@@ -16,26 +19,20 @@ namespace linkboy::testing::stopped_run_test {
 namespace {
 
 TEST(StoppedRunTest, CallbacksAtTheEndOfAStoppedRunCanEvaluateAndPredict) {
-  enum class Way { request, user_request, thrown };
-  for (const Way way : {Way::request, Way::user_request, Way::thrown}) {
-    SCOPED_TRACE(static_cast<int>(way));
+  const std::vector<std::function<void(Trainer&)>> ways{
+      [](Trainer& trainer) { trainer.request_stop(StopReason::early_stop); },
+      [](Trainer& trainer) { trainer.request_stop(); },
+      [](Trainer&) { throw StopTraining("enough"); }};
+  for (const auto& stop : ways) {
     int64_t num_predicted = 0;
     int64_t num_called = 0;
-    Toy toy({make<LambdaCallback>(
-        {.on_train_update_end =
-             [&](Trainer& trainer) {
-               if (trainer.num_updates() != 3) return;
-               if (way == Way::request) trainer.request_stop(StopReason::early_stop);
-               if (way == Way::user_request) trainer.request_stop();
-               if (way == Way::thrown) throw StopTraining("enough");
-             },
-         .on_training_run_end =
-             [&](Trainer& trainer) {
-               EXPECT_FALSE(trainer.requested_stop());
-               trainer.evaluate_now({.metric_prefix = "last_"});
-               num_predicted = trainer.predict({.dataset = toy_data(5)}).toTensor().size(0);
-               ++num_called;
-             }})});
+    Toy toy({std::make_shared<AtUpdate>(3, stop)});
+    toy.on(Event::training_run_end, [&](Trainer& trainer) {
+      EXPECT_FALSE(trainer.requested_stop());
+      trainer.evaluate_now({.metric_prefix = "last_"});
+      num_predicted = trainer.predict({.dataset = toy_data(5)}).toTensor().size(0);
+      ++num_called;
+    });
     const TrainResult result = toy.trainer.train(two_updates_per_epoch(4));
     EXPECT_EQ(result.num_updates, 3);
     EXPECT_NE(result.reason, StopReason::finished);
@@ -48,14 +45,12 @@ TEST(StoppedRunTest, CallbacksAtTheEndOfAStoppedRunCanEvaluateAndPredict) {
 
 TEST(StoppedRunTest, ASecondRequestEndsAnEvaluationAtTheEndOfTheRun) {
   int64_t num_batches = 0;
-  Toy toy({make<LambdaCallback>(
-      {.on_train_update_end = [](Trainer& trainer) { trainer.request_stop(); },
-       .on_eval_step_end =
-           [&](Trainer& trainer, const Batch&, const StepOutput&) {
-             ++num_batches;
-             trainer.request_stop();
-           },
-       .on_training_run_end = [](Trainer& trainer) { trainer.evaluate_now({}); }})});
+  Toy toy({stop_at(1)});
+  toy.on(Event::eval_step_end, [&](Trainer& trainer) {
+    ++num_batches;
+    trainer.request_stop();
+  });
+  toy.on(Event::training_run_end, [](Trainer& trainer) { trainer.evaluate_now({}); });
   TrainOptions options = two_updates_per_epoch(4);
   options.eval_dataset = toy_data(12);
   EXPECT_EQ(toy.trainer.train(options).num_updates, 1);
@@ -66,15 +61,11 @@ TEST(StoppedRunTest, ASecondRequestEndsAnEvaluationAtTheEndOfTheRun) {
 TEST(StoppedRunTest, OnlyAStopRequestOfTheUserInterruptsAnEvaluation) {
   StopReason reason{};
   int64_t num_ended = 0;
-  CallbackList callbacks{
-      make<LambdaCallback>(
-          {.on_training_run_epoch_end = [&](Trainer& trainer) { trainer.request_stop(reason); }}),
-      make<LambdaCallback>(
-          {.on_training_run_epoch_end =
-               [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "more_"}); }}),
-      make<LambdaCallback>({.on_training_run_epoch_end = [&](Trainer&) { ++num_ended; }})};
-  for (std::size_t i = 0; i < callbacks.size(); ++i) callbacks[i]->set_name(std::to_string(i));
-  Toy toy(callbacks);
+  Toy toy;
+  toy.on(Event::training_run_epoch_end, [&](Trainer& trainer) { trainer.request_stop(reason); });
+  toy.on(Event::training_run_epoch_end,
+         [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "more_"}); });
+  toy.on(Event::training_run_epoch_end, [&](Trainer&) { ++num_ended; });
   for (const StopReason each : {StopReason::early_stop, StopReason::nan, StopReason::stop_request,
                                 StopReason::early_stop}) {
     SCOPED_TRACE(to_string(each));
@@ -90,16 +81,14 @@ TEST(StoppedRunTest, OnlyAStopRequestOfTheUserInterruptsAnEvaluation) {
 }
 
 TEST(StoppedRunTest, AStopRequestAfterEarlyStoppingInterruptsAnEvaluationToo) {
-  Toy toy({make<LambdaCallback>({.on_eval_step_end =
-                                     [](Trainer& trainer, const Batch&, const StepOutput&) {
-                                       if (trainer.run().is_intermediate_evaluation())
-                                         trainer.request_stop();
-                                     },
-                                 .on_training_run_epoch_end =
-                                     [](Trainer& trainer) {
-                                       trainer.request_stop(StopReason::early_stop);
-                                       trainer.evaluate_now({});
-                                     }})});
+  Toy toy;
+  toy.on(Event::eval_step_end, [](Trainer& trainer) {
+    if (trainer.run().is_intermediate_evaluation()) trainer.request_stop();
+  });
+  toy.on(Event::training_run_epoch_end, [](Trainer& trainer) {
+    trainer.request_stop(StopReason::early_stop);
+    trainer.evaluate_now({});
+  });
   TrainOptions options = two_updates_per_epoch(4);
   options.eval_dataset = toy_data(12);
   const TrainResult result = toy.trainer.train(options);
@@ -117,48 +106,40 @@ TEST(StoppedRunTest, AStopTrainingInTheLastStepsOfARunHasNoEffect) {
     void evaluation_run_end() override { throw StopTraining("too late"); }
   };
   int64_t num_ends = 0;
-  ToyOf<Stops> toy(
-      {make<LambdaCallback>({.on_training_run_end = [&](Trainer&) { ++num_ends; },
-                             .on_evaluation_run_end = [&](Trainer&) { ++num_ends; },
-                             .on_run_exit = [](Trainer&) { throw StopTraining("too late"); }})});
+  ToyOf<Stops> toy;
+  toy.on(Event::training_run_end, [&](Trainer&) { ++num_ends; });
+  toy.on(Event::evaluation_run_end, [&](Trainer&) { ++num_ends; });
+  toy.on(Event::run_exit, [](Trainer&) { throw StopTraining("too late"); });
   EXPECT_EQ(toy.train().reason, StopReason::finished);
   EXPECT_EQ(toy.trainer.evaluate({.dataset = toy_data(4)}).size(), 1U);
   toy.trainer.predict({.dataset = toy_data(4)});
   EXPECT_EQ(num_ends, 2);
 }
 
+std::shared_ptr<Callback> evaluating_each_update() {
+  return make<StepBasedEvaluation>({.every_n_updates = 1});
+}
+
 TEST(StoppedRunTest, AnInterruptedEvaluationLeavesNoMetrics) {
   const TemporaryFolder folder;
+  TrainOptions options = two_updates_per_epoch(2);
+  options.more_eval_datasets = {{"more", toy_data(6)}};
+  options.evaluate_before_training = true;
+  Toy whole({evaluating_each_update()});
+  whole.trainer.train(options);
   // A stop between the two batches of the second set: in the evaluation before training, and in one
   // of StepBasedEvaluation.
   for (const int64_t update : {0, 1}) {
     SCOPED_TRACE(update);
-    const auto options = [] {
-      TrainOptions options = two_updates_per_epoch(2);
-      options.more_eval_datasets = {{"more", toy_data(6)}};
-      options.evaluate_before_training = true;
-      return options;
-    };
-    bool stops = true;
-    const auto callbacks = [&] {
-      return CallbackList{
-          make<StepBasedEvaluation>({.every_n_updates = 1}),
-          make<LambdaCallback>({.on_eval_step_end =
-                                    [&](Trainer& trainer, const Batch&, const StepOutput&) {
-                                      const bool is_second_set =
-                                          trainer.run().evaluation_set_name() == "more";
-                                      if (stops && is_second_set && trainer.num_updates() == update)
-                                        trainer.request_stop();
-                                    }}),
-          make<SaveTrainingState>({.directory = folder / std::to_string(update)})};
-    };
-    Toy first(callbacks());
-    EXPECT_EQ(first.trainer.train(options()).num_updates, update);
-    stops = false;
-    Toy whole({make<StepBasedEvaluation>({.every_n_updates = 1})});
-    whole.trainer.train(options());
-    Toy second(callbacks());
-    second.trainer.train(resumed_from(folder / std::to_string(update), options()));
+    const auto states = folder / std::to_string(update);
+    Toy first({evaluating_each_update(), make<SaveTrainingState>({.directory = states})});
+    first.on(Event::eval_step_end, [&](Trainer& trainer) {
+      const bool is_second_set = trainer.run().evaluation_set_name() == "more";
+      if (is_second_set && trainer.num_updates() == update) trainer.request_stop();
+    });
+    EXPECT_EQ(first.trainer.train(options).num_updates, update);
+    Toy second({evaluating_each_update()});
+    second.trainer.train(resumed_from(states, options));
     for (const std::string& name : whole.trainer.run_history().get_metric_names()) {
       EXPECT_EQ(second.values(name), whole.values(name)) << name;
     }
@@ -168,16 +149,13 @@ TEST(StoppedRunTest, AnInterruptedEvaluationLeavesNoMetrics) {
 
 TEST(StoppedRunTest, AnEvaluationWhoseLastSetIsCompleteKeepsItsMetrics) {
   const TemporaryFolder folder;
-  Toy first({make<StepBasedEvaluation>({.every_n_updates = 1}),
-             make<LambdaCallback>({.on_eval_epoch_end =
-                                       [](Trainer& trainer) {
-                                         if (trainer.num_updates() == 1)
-                                           throw StopTraining("enough");
-                                       }}),
-             make<SaveTrainingState>({.directory = folder.path()})});
+  Toy first({evaluating_each_update(), make<SaveTrainingState>({.directory = folder.path()})});
+  first.on(Event::eval_epoch_end, [](Trainer& trainer) {
+    if (trainer.num_updates() == 1) throw StopTraining("enough");
+  });
   first.trainer.train(two_updates_per_epoch(2));
   EXPECT_EQ(first.values("intermediate_eval_loss").size(), 1U);
-  Toy second({make<StepBasedEvaluation>({.every_n_updates = 1})});
+  Toy second({evaluating_each_update()});
   second.trainer.train(resumed_from(folder.path(), two_updates_per_epoch(2)));
   EXPECT_EQ(second.values("intermediate_eval_loss").size(), 4U);
 }
@@ -188,12 +166,11 @@ TEST(StoppedRunTest, ACompleteEvaluationBeforeTrainingIsNotRepeated) {
     const TemporaryFolder folder;
     TrainOptions options = two_updates_per_epoch(1);
     options.evaluate_before_training = true;
-    Toy first({make<LambdaCallback>({.on_eval_epoch_end =
-                                         [&](Trainer& trainer) {
-                                           if (is_thrown) throw StopTraining("enough");
-                                           trainer.request_stop();
-                                         }}),
-               make<SaveTrainingState>({.directory = folder.path()})});
+    Toy first({make<SaveTrainingState>({.directory = folder.path()})});
+    first.on(Event::eval_epoch_end, [&](Trainer& trainer) {
+      if (is_thrown) throw StopTraining("enough");
+      trainer.request_stop();
+    });
     EXPECT_EQ(first.trainer.train(options).num_updates, 0);
     EXPECT_EQ(first.values("initial_eval_loss_epoch").size(), 1U);
     Toy second;

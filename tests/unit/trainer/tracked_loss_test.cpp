@@ -32,6 +32,7 @@ class TwoLosses : public QuietTrainer {
     const at::Tensor loss = output.model_outputs.toTensor().square().mean();
     weighted_sum += loss.item<double>() * static_cast<double>(output.batch_size);
     output.extras.set("size_loss", loss.detach());
+    output.extras.set("later_loss", torch::ones({}));
     return output;
   }
 };
@@ -77,9 +78,11 @@ TEST(TrackLossTest, AnEpochResumedInItsMiddleHasTheSameMean) {
 
   ToyOf<TwoLosses> resumed;
   resumed.trainer.track_loss("size_loss");
+  resumed.trainer.track_loss("later_loss");  // was not tracked when the state was saved
   options.resume_from = folder / "state";
   resumed.train(options);
   EXPECT_EQ(resumed.values("train_size_loss_epoch"), whole.values("train_size_loss_epoch"));
+  EXPECT_EQ(resumed.values("train_later_loss_epoch"), std::vector<double>{1.0});
 }
 
 }  // namespace

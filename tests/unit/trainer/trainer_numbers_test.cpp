@@ -6,10 +6,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/schedulers/curves.hpp"
 #include "linkboy/trainer.hpp"
-#include "support/cpu_trainer.hpp"
+#include "support/in_every_event.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::trainer_numbers_test {
@@ -32,12 +31,10 @@ TEST(TrainerNumbersTest, EpochLossIsTheSampleWeightedMean) {
   // Under accumulation, pytorch-accelerated divided it by the number of steps.
   for (const int64_t steps : {1, 2}) {
     const auto model = toy_model();
-    QuietTrainer trainer(model,
-                         [](const torch::Tensor& output, const torch::Tensor& target) {
-                           return output.sum() * 0.0 + target.size(0);
-                         },
-                         toy_sgd(model),
-                         {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
+    const auto size = [](const torch::Tensor& output, const torch::Tensor& target) {
+      return output.sum() * 0.0 + target.size(0);
+    };
+    QuietTrainer trainer(model, size, toy_sgd(model), {.default_callbacks = {}});
     trainer.train({.train_dataset = toy_data(10),
                    .num_epochs = 1,
                    .per_device_batch_size = 4,
@@ -47,42 +44,45 @@ TEST(TrainerNumbersTest, EpochLossIsTheSampleWeightedMean) {
   }
 }
 
+double norm_of_gradients(const torch::nn::Sequential& model) {
+  double squares = 0.0;
+  for (const auto& parameter : model->parameters()) {
+    squares += parameter.grad().square().sum().item<double>();
+  }
+  return std::sqrt(squares);
+}
+
 TEST(TrainerNumbersTest, LimitsTheGradientNormAndReportsTheNormBefore) {
-  const auto model = toy_model();
-  auto trainer = cpu_trainer<BeforeStep>(model, {});
+  ToyOf<BeforeStep> toy;
+  double before = 0.0;
   int num_steps = 0;
-  trainer.before_step = [&] {
-    double squares = 0.0;
-    for (const auto& parameter : model->parameters()) {
-      squares += parameter.grad().square().sum().item<double>();
-    }
-    EXPECT_NEAR(std::sqrt(squares), 0.01, 1e-5);
+  toy.on(Event::gradients_ready, [&](Trainer&) { before = norm_of_gradients(toy.model); });
+  toy.trainer.before_step = [&] {
+    EXPECT_NEAR(norm_of_gradients(toy.model), 0.01, 1e-5);
     ++num_steps;
   };
-  trainer.train({.train_dataset = toy_data(8),
-                 .num_epochs = 1,
-                 .per_device_batch_size = 4,
-                 .gradient_clip_norm = 0.01});
+  toy.train(
+      {.per_device_batch_size = 2, .gradient_accumulation_steps = 2, .gradient_clip_norm = 0.01});
   EXPECT_EQ(num_steps, 2);
-  EXPECT_GT(trainer.run().gradient_norm().item<double>(), 0.01);
+  EXPECT_GT(before, 0.01);
+  EXPECT_NEAR(toy.trainer.run().gradient_norm().item<double>(), before, 1e-6);
 }
 
 TEST(TrainerNumbersTest, TheAccumulatedGradientEqualsThatOfOneBigBatch) {
   // This includes a shorter last window, which pytorch-accelerated divided by the full length.
   const auto gradients_with = [](int64_t batch_size, int64_t accumulation) {
     std::vector<torch::Tensor> gradients;
-    const auto model = toy_model();
-    auto trainer = cpu_trainer(model, {make<LambdaCallback>({.on_gradients_ready = [&](Trainer&) {
-                                 gradients.clear();
-                                 for (const auto& parameter : model->parameters()) {
-                                   gradients.push_back(parameter.grad().clone());
-                                 }
-                               }})});
-    trainer.train({.train_dataset = toy_data(6),
-                   .num_epochs = 1,
-                   .per_device_batch_size = batch_size,
-                   .gradient_accumulation_steps = accumulation,
-                   .train_dataloader_options = {.shuffle = false}});
+    Toy toy;
+    toy.on(Event::gradients_ready, [&](Trainer&) {
+      gradients.clear();
+      for (const auto& parameter : toy.model->parameters()) {
+        gradients.push_back(parameter.grad().clone());
+      }
+    });
+    toy.train({.train_dataset = toy_data(6),
+               .per_device_batch_size = batch_size,
+               .gradient_accumulation_steps = accumulation,
+               .train_dataloader_options = {.shuffle = false}});
     return gradients;
   };
   const auto big = gradients_with(6, 1);
@@ -98,9 +98,7 @@ TEST(TrainerNumbersTest, UpdateKUsesTheScheduleAtKMinusOne) {
   // pytorch-accelerated used f(0) for the first two updates.
   ToyOf<BeforeStep> toy({}, 0.5);
   std::vector<double> lrs;
-  toy.trainer.before_step = [&] {
-    lrs.push_back(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0]);
-  };
+  toy.trainer.before_step = [&] { lrs.push_back(rates_of(*toy.optimizer)[0]); };
   toy.train({.train_dataset = toy_data(7),
              .per_device_batch_size = 1,
              .gradient_accumulation_steps = 2,
@@ -117,7 +115,7 @@ TEST(TrainerNumbersTest, ASecondRunStartsItsScheduleAtTheSameBaseValueOrThatOfTh
   Toy toy({}, 0.5);
   const TrainOptions options{.per_device_batch_size = 1, .create_scheduler_fn = cosine()};
   toy.train(options);
-  EXPECT_LT(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0], 1e-5);
+  EXPECT_LT(rates_of(*toy.optimizer)[0], 1e-5);
   toy.train(options);
   EXPECT_EQ(toy.trainer.scheduler()->values_at(0)[0], 0.5);
   set_param_group_field(*toy.optimizer, ParamGroupField::lr, {0.25});
@@ -223,19 +221,16 @@ TEST(TrainerNumbersTest, SeveralPassesOfAWeightedMicroStepCountItsSamplesOnce) {
     }
   };
   for (const int64_t steps : {1, 2, 4}) {
-    SCOPED_TRACE(steps);
-    const auto run = [&](bool is_weighted) {
-      ToyOf<TwoPasses> toy;
-      toy.train({.num_epochs = 2,
-                 .per_device_batch_size = 2,
-                 .gradient_accumulation_steps = steps,
-                 .weight_by_batch_size = is_weighted});
-      return copies_of(toy.model->parameters());
-    };
-    const auto expected = run(false);  // all batches have the same size
-    const auto actual = run(true);
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      EXPECT_TRUE(torch::allclose(actual[i], expected[i], 1e-5, 1e-6));
+    ToyOf<TwoPasses> plain, weighted;  // all batches have the same size
+    TrainOptions options{
+        .num_epochs = 2, .per_device_batch_size = 2, .gradient_accumulation_steps = steps};
+    plain.train(options);
+    options.weight_by_batch_size = true;
+    weighted.train(options);
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_TRUE(torch::allclose(weighted.model->parameters()[i], plain.model->parameters()[i],
+                                  1e-5, 1e-6))
+          << steps;
     }
   }
 }

@@ -5,8 +5,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/expect_error.hpp"
+#include "support/matchers.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::trainer_run_test {
@@ -39,9 +40,8 @@ TEST(TrainerRunTest, EvaluateAndPredictHaveRunsOfTheirOwnAndTheTrainingRunComesB
     seen = &trainer.run();
     of_call = description(*seen);
   };
-  Toy toy({make<LambdaCallback>({.on_training_run_end = look,
-                                 .on_evaluation_run_end = look,
-                                 .on_prediction_run_end = look})});
+  Toy toy({in_event(Event::training_run_end, look), in_event(Event::evaluation_run_end, look),
+           in_event(Event::prediction_run_end, look)});
   toy.train({.train_dataset = toy_data(12),
              .num_epochs = 2,
              .eval_dataset = toy_data(6),
@@ -61,7 +61,7 @@ TEST(TrainerRunTest, EvaluateAndPredictHaveRunsOfTheirOwnAndTheTrainingRunComesB
       EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(0)}), "the evaluation data is empty");
     } else if (name != "predict") {
       toy.trainer.evaluate({.dataset = toy_data(5), .per_device_batch_size = 2});
-      EXPECT_NE(of_call.find("num_eval_batches_per_epoch: 3"), std::string::npos) << of_call;
+      EXPECT_THAT(of_call, HasSubstr("num_eval_batches_per_epoch: 3"));
     }
     if (name != "a failed evaluate") {
       EXPECT_NE(seen, &run);
@@ -89,8 +89,12 @@ TEST(TrainerRunTest, ANewRunHasNothingOfTheRunBefore) {
              .max_num_updates = 3,
              .gradient_accumulation_steps = 2,
              .gradient_clip_norm = 0.5,
+             .create_scheduler_fn = cosine(),
              .evaluate_before_training = true});
+  EXPECT_NE(toy.trainer.scheduler(), nullptr);
   run_plain(toy);
+  EXPECT_EQ(toy.trainer.scheduler(), nullptr);
+  EXPECT_TRUE(toy.values("eval_loss_epoch").empty());
   const linkboy::Run& run = toy.trainer.run();
   EXPECT_EQ(run.config().to_string(), fresh.trainer.run().config().to_string());
   EXPECT_EQ(run.result().reason, StopReason::finished);

@@ -3,14 +3,12 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/fine_tuning/batch_size_finder.hpp"
@@ -21,6 +19,8 @@
 #include "linkboy/schedulers/timm_scheduler.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
+#include "support/given_scores.hpp"
+#include "support/in_every_event.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 #include "support/toy_optimizer.hpp"
@@ -44,24 +44,18 @@ TEST(TrainerSchedulerTest, PlateauFollowsTheEvaluationLoss) {
   toy.train({.num_epochs = 5,
              .eval_dataset = toy_data(4),
              .create_scheduler_fn = reduce_on_plateau({.factor = 0.5, .patience = 1})});
-  EXPECT_DOUBLE_EQ(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0], 0.025);
+  EXPECT_DOUBLE_EQ(rates_of(*toy.optimizer)[0], 0.025);
 }
 
 TEST(TrainerSchedulerTest, AGroupAddedByACallbackIsScheduledFromTheNextUpdate) {
   std::vector<std::vector<double>> used;
-  Toy toy({make<LambdaCallback>({
-      .on_train_epoch_start =
-          [](Trainer& trainer) {
-            if (trainer.run_history().current_epoch() != 2) return;
-            trainer.optimizer()->add_param_group(
-                {{torch::zeros({1}).requires_grad_()},
-                 std::make_unique<torch::optim::SGDOptions>(0.04)});
-          },
-      .on_gradients_ready =
-          [&](Trainer& trainer) {
-            used.push_back(get_param_group_field(*trainer.optimizer(), ParamGroupField::lr));
-          },
-  })});
+  Toy toy;
+  toy.on(Event::train_epoch_start, [](Trainer& trainer) {
+    if (trainer.run_history().current_epoch() != 2) return;
+    trainer.optimizer()->add_param_group(
+        {{torch::zeros({1}).requires_grad_()}, std::make_unique<torch::optim::SGDOptions>(0.04)});
+  });
+  toy.on(Event::gradients_ready, [&](Trainer&) { used.push_back(rates_of(*toy.optimizer)); });
   toy.train({.num_epochs = 2,
              .per_device_batch_size = 4,
              .create_scheduler_fn = linear({.start_factor = 1.0, .end_factor = 0.0})});
@@ -71,12 +65,8 @@ TEST(TrainerSchedulerTest, AGroupAddedByACallbackIsScheduledFromTheNextUpdate) {
 
 TEST(TrainerSchedulerTest, ATimmScheduleInEpochsIsConstantWithinAnEpoch) {
   std::vector<double> rates;
-  Toy toy({make<LambdaCallback>({.on_train_step_start =
-                                     [&](Trainer& trainer) {
-                                       rates.push_back(get_param_group_field(
-                                           *trainer.optimizer(), ParamGroupField::lr)[0]);
-                                     }})},
-          0.4);
+  Toy toy({}, 0.4);
+  toy.on(Event::train_step_start, [&](Trainer&) { rates.push_back(rates_of(*toy.optimizer)[0]); });
   toy.train({.train_dataset = toy_data(6),
              .num_epochs = 3,
              .per_device_batch_size = 2,
@@ -100,7 +90,7 @@ TEST(TrainerSchedulerTest, TheValueAfterTheLastUpdateMayBeInvalid) {
     EXPECT_EQ(toy.trainer.train(options).num_epochs, 2);
     EXPECT_EQ(toy.trainer.run_history().get_metric_values("eval_loss_epoch").size(), 2U);
     restore_base_values(*toy.trainer.scheduler(), *toy.optimizer);
-    EXPECT_EQ(get_param_group_field(*toy.optimizer, ParamGroupField::lr)[0], 0.4);
+    EXPECT_EQ(rates_of(*toy.optimizer)[0], 0.4);
     options.num_epochs = 3;  // a later update would use the value
     EXPECT_THROW(toy.trainer.train(options), Error);
   }
@@ -119,48 +109,29 @@ TEST(TrainerSchedulerTest, ARunWithTheLargestNumberOfEpochsRunsUntilItIsStopped)
   EXPECT_ERROR(toy.trainer.train(options), "num_updates is 9.2");
 }
 
-TEST(TrainerSchedulerTest, ALongerRunIsResumedOnlyIfThatIsAllowed) {
-  const TemporaryFolder folder;
-  TrainOptions options{
-      .train_dataset = toy_data(8), .num_epochs = 2, .create_scheduler_fn = cosine()};
-  Toy first;
-  first.trainer.train(options);
-  first.trainer.save_training_state(folder.path());
-  Toy second;
-  const auto before = copies_of(second.model->parameters());
-  options.num_epochs = 4;
-  options.resume_from = folder.path();
-  EXPECT_ERROR(second.trainer.train(options),
-               "was saved with num_updates = 2 updates, but it is 4");
-  EXPECT_TRUE(bit_equal(second.model->parameters(), before));
-  options.allow_changed_schedule_length = true;
-  EXPECT_EQ(second.trainer.train(options).num_updates, 4);
-}
+const TrainOptions kPlain{.train_dataset = toy_data(8), .num_epochs = 1};
 
-std::vector<double> rates_of(const torch::optim::Optimizer& optimizer) {
-  return get_param_group_field(optimizer, ParamGroupField::lr);
+TrainOptions scheduled_run(int64_t num_epochs) {
+  TrainOptions options = kPlain;
+  options.num_epochs = num_epochs;
+  options.create_scheduler_fn = cosine();
+  return options;
 }
 
 TEST(TrainerSchedulerTest, ALaterRunStartsFromTheBaseValuesWhateverCameBetween) {
-  const TrainOptions scheduled{.train_dataset = toy_data(8),
-                               .num_epochs = 4,
-                               .per_device_batch_size = 4,
-                               .create_scheduler_fn = cosine()};
-  TrainOptions plain = scheduled;
-  plain.num_epochs = 1;
-  plain.create_scheduler_fn = {};
+  const TrainOptions scheduled = scheduled_run(4);
   const std::vector<std::pair<std::string, std::function<void(Toy&)>>> between{
       {"nothing", [](Toy&) {}},
-      {"a run without a schedule", [&](Toy& toy) { toy.trainer.train(plain); }},
+      {"a run without a schedule", [](Toy& toy) { toy.trainer.train(kPlain); }},
       {"find_batch_size",
        [&](Toy& toy) { find_batch_size(toy.trainer, scheduled, {.max_batch_size = 2}); }},
       {"find_learning_rate",
        [&](Toy& toy) { find_learning_rate(toy.trainer, scheduled, {.num_updates = 3}); }},
       {"a failed run",
-       [&](Toy& toy) {
-         TrainOptions failing = plain;
-         failing.callbacks = {make<LambdaCallback>(
-             {.on_train_step_start = [](Trainer&) { throw Error("failed"); }})};
+       [](Toy& toy) {
+         TrainOptions failing = kPlain;
+         failing.callbacks = {
+             in_event(Event::train_step_start, [](Trainer&) { throw Error("failed"); })};
          EXPECT_ERROR(toy.trainer.train(failing), "failed");
        }},
       {"a run whose schedule is refused",
@@ -170,56 +141,38 @@ TEST(TrainerSchedulerTest, ALaterRunStartsFromTheBaseValuesWhateverCameBetween) 
          EXPECT_ERROR(toy.trainer.train(refused), "step_size");
        }},
       {"evaluate", [](Toy& toy) { toy.trainer.evaluate({.dataset = toy_data(4)}); }}};
+  const std::vector<double> base{0.1, 0.02};
   for (const auto& [name, call] : between) {
     for (const auto& [name_2, call_2] : between) {
       SCOPED_TRACE(name + ", then " + name_2);
       Toy toy;
-      toy.optimizer->add_param_group(
-          torch::optim::OptimizerParamGroup({torch::zeros({1}, torch::requires_grad())},
-                                            std::make_unique<torch::optim::SGDOptions>(0.02)));
+      toy.optimizer->add_param_group({{torch::zeros({1}, torch::requires_grad())},
+                                      std::make_unique<torch::optim::SGDOptions>(0.02)});
       const auto registered = toy_sgd(toy.model, 0.3);
       toy.trainer.register_optimizer("other", registered, step_decay({.step_size = 2}));
       toy.trainer.train(scheduled);
       const std::vector<double> at_end = rates_of(*toy.optimizer);
-      EXPECT_NE(at_end, (std::vector<double>{0.1, 0.02}));
+      EXPECT_NE(at_end, base);
       call(toy);
       call_2(toy);
       EXPECT_EQ(rates_of(*toy.optimizer), at_end);
-      TrainOptions again = scheduled;
       std::vector<double> first;
-      again.callbacks = {make<LambdaCallback>({.on_training_run_start = [&](Trainer& trainer) {
-        first = rates_of(*trainer.optimizer());
-        EXPECT_EQ(rates_of(*trainer.optimizer("other")), (std::vector<double>{0.3}));
-      }})};
-      toy.trainer.train(again);
-      EXPECT_EQ(first, (std::vector<double>{0.1, 0.02}));
+      toy.on(Event::training_run_start, [&](Trainer&) {
+        first = rates_of(*toy.optimizer);
+        EXPECT_EQ(rates_of(*registered), (std::vector<double>{0.3}));
+      });
+      toy.trainer.train(scheduled);
+      EXPECT_EQ(first, base);
     }
   }
 }
 
-TEST(TrainerSchedulerTest, ARateThatIsSetByHandIsTheNextBaseValue) {
-  Toy toy;
-  TrainOptions options{
-      .train_dataset = toy_data(8), .num_epochs = 2, .create_scheduler_fn = cosine()};
-  toy.trainer.train(options);
-  set_param_group_field(*toy.optimizer, ParamGroupField::lr, {0.07});
-  options.create_scheduler_fn = {};
-  toy.trainer.train(options);
-  options.create_scheduler_fn = cosine();
-  toy.trainer.train(options);
-  EXPECT_EQ(toy.trainer.scheduler()->base_values(), (std::vector<double>{0.07}));
-}
-
 TEST(TrainerSchedulerTest, ARateThatIsSetByHandToTheBaseValueIsKept) {
   const TemporaryFolder folder;
-  TrainOptions options{
-      .train_dataset = toy_data(8), .num_epochs = 2, .create_scheduler_fn = cosine()};
-  TrainOptions plain = options;
-  plain.create_scheduler_fn = {};
   Toy first;
-  first.trainer.train(options);
+  first.trainer.train(scheduled_run(2));
   first.trainer.save_checkpoint(folder / "end.pt");
-  first.trainer.train(plain);
+  first.trainer.train(kPlain);
   Toy second;
   second.trainer.load_checkpoint(folder / "end.pt");
   for (Toy* toy : {&first, &second}) {
@@ -228,66 +181,53 @@ TEST(TrainerSchedulerTest, ARateThatIsSetByHandToTheBaseValueIsKept) {
     toy->trainer.save_checkpoint(folder / "by_hand.pt");
     Toy third;
     third.trainer.load_checkpoint(folder / "by_hand.pt");
-    third.trainer.train(options);
+    third.trainer.train(scheduled_run(2));
     EXPECT_EQ(third.trainer.scheduler()->base_values(), (std::vector<double>{0.07}));
     set_param_group_field(*toy->optimizer, ParamGroupField::lr, {0.1});
-    toy->trainer.train(plain);
+    toy->trainer.train(kPlain);
     EXPECT_EQ(rates_of(*toy->optimizer), (std::vector<double>{0.1}));
   }
 }
 
 TEST(TrainerSchedulerTest, BaseValuesOutliveACheckpointWithoutTheSchedule) {
   const TemporaryFolder folder;
-  TrainOptions options{.train_dataset = toy_data(8),
-                       .num_epochs = 4,
-                       .eval_dataset = toy_data(4),
-                       .create_scheduler_fn = cosine()};
   // The best epoch is not the last one, so that the schedule of the run has set another rate.
-  const auto score = make<LambdaCallback>({.on_train_epoch_end = [](Trainer& trainer) {
-    const auto epoch = static_cast<double>(trainer.run_history().current_epoch());
-    trainer.run_history().update_metric("score", std::abs(epoch - 2.0));
-  }});
-  Toy toy({score, make<SaveBestModel>(
-                      {.path = folder / "best.pt", .monitor = "score", .save_scheduler = false})});
-  toy.trainer.train(options);
+  Toy toy({std::make_shared<GivenScores>(std::vector{1.0, 0.0, 1.0, 2.0, 1.0, 0.0, 1.0, 2.0}),
+           make<SaveBestModel>(
+               {.path = folder / "best.pt", .monitor = "score", .save_scheduler = false})});
+  toy.trainer.train(scheduled_run(4));
   const double best_rate = rates_of(*toy.optimizer)[0];
   EXPECT_NE(best_rate, 0.1);
   EXPECT_NE(best_rate, toy.trainer.scheduler()->last_values()[0].values[0]);
-  toy.trainer.train(options);
+  toy.trainer.train(scheduled_run(4));
   EXPECT_EQ(toy.trainer.scheduler()->base_values(), (std::vector<double>{0.1}));
 }
 
 TEST(TrainerSchedulerTest, BaseValuesArePartOfACheckpointAsInPython) {
   const TemporaryFolder folder;
-  TrainOptions options{
-      .train_dataset = toy_data(8), .num_epochs = 2, .create_scheduler_fn = cosine()};
+  const auto register_other = [](Toy& toy, double lr) {
+    toy.trainer.register_optimizer("other", toy_sgd(toy.model, lr), step_decay({.step_size = 1}));
+  };
   Toy first;
-  first.trainer.register_optimizer("other", toy_sgd(first.model, 0.3),
-                                   step_decay({.step_size = 1}));
-  first.trainer.train(options);
+  register_other(first, 0.3);
+  first.trainer.train(scheduled_run(2));
   first.trainer.save_checkpoint(folder / "end.pt");
-  const StateDict group = StateDict::from_ivalue(read_checkpoint(folder / "end.pt")
-                                                     .get_dict("optimizer_state_dict")
-                                                     .at("param_groups")
-                                                     .toListRef()[0],
-                                                 "group");
+  const StateDict saved = read_checkpoint(folder / "end.pt").get_dict("optimizer_state_dict");
+  const StateDict group = StateDict::from_ivalue(saved.get_list("param_groups")[0], "group");
   EXPECT_EQ(group.get_double("initial_lr"), 0.1);
   EXPECT_NE(group.get_double("lr"), 0.1);
   // Also if the checkpoint goes through a Trainer that has not trained yet, or without a schedule.
   for (const std::string_view between : {"load", "load, save, load", "load, train, save, load"}) {
     SCOPED_TRACE(between);
     Toy second;
-    second.trainer.register_optimizer("other", toy_sgd(second.model, 0.5),
-                                      step_decay({.step_size = 1}));
+    register_other(second, 0.5);
     second.trainer.load_checkpoint(folder / "end.pt");
     if (between != "load") {
-      if (between.find("train") != std::string_view::npos) {
-        second.trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
-      }
+      if (between.find("train") != std::string_view::npos) second.trainer.train(kPlain);
       second.trainer.save_checkpoint(folder / "between.pt");
       second.trainer.load_checkpoint(folder / "between.pt");
     }
-    second.trainer.train(options);
+    second.trainer.train(scheduled_run(2));
     EXPECT_EQ(second.trainer.scheduler()->base_values(), (std::vector<double>{0.1}));
     EXPECT_EQ(second.trainer.scheduler("other")->base_values(), (std::vector<double>{0.3}));
   }

@@ -6,16 +6,21 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <limits>
+#include <optional>
 
 #include "checkpoint/atomic_file.hpp"
-#include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/callbacks/model_ema.hpp"
+#include "linkboy/callbacks/save_best_model.hpp"
+#include "linkboy/callbacks/save_checkpoint.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
+#include "support/given_scores.hpp"
+#include "support/in_every_event.hpp"
+#include "support/matchers.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
@@ -65,9 +70,8 @@ TEST_F(TrainingStatesTest, AFreshRunReportsTheStatesThatItDoesNotResume) {
   Toy fresh({saving_in(states_)});
   const Names found = warnings(fresh, {});
   ASSERT_EQ(found.size(), 1U);
-  EXPECT_NE(found[0].find(c10::str("the ", present.size(), " training states")), std::string::npos);
-  EXPECT_NE(found[0].find("resume from " + (states_ / present.back()).string()), std::string::npos)
-      << found[0];
+  EXPECT_THAT(found[0], HasSubstr(c10::str("the ", present.size(), " training states")));
+  EXPECT_THAT(found[0], HasSubstr("resume from " + (states_ / present.back()).string()));
 }
 
 TEST_F(TrainingStatesTest, ARunKeepsAStateOfAnotherRunUnderAReusedName) {
@@ -145,9 +149,8 @@ TEST_F(TrainingStatesTest, RequestingTheNextNumberKeepsAStateInProgress) {
 }
 
 TEST_F(TrainingStatesTest, AStateOfAStopInAnEvaluationIsRemovedLikeOthers) {
-  Toy first({saving_in(states_, 1),
-             make<LambdaCallback>(
-                 {.on_eval_step_start = [](Trainer& trainer) { trainer.request_stop(); }})});
+  Toy first({saving_in(states_, 1)});
+  first.on(Event::eval_step_start, [](Trainer& trainer) { trainer.request_stop(); });
   first.trainer.train(epochs_of_two_updates(4));
   EXPECT_EQ(states_in(states_), Names{"state-00000001"});
   train(states_, 4, states_ / "latest", 1);
@@ -237,16 +240,13 @@ TEST_F(TrainingStatesTest, EveryExceptionDuringASaveIsAFailedSave) {
                                            .asynchronous = is_asynchronous});
       auto unsaveable = std::make_shared<Unsaveable>();
       // The state is also requested at the end of an epoch.
-      struct Arm : AtUpdate {
-        using AtUpdate::AtUpdate;
-      };
       Toy toy({unsaveable,
-               std::make_shared<Arm>(1, [&](Trainer&) { unsaveable->is_thrown = is_thrown; }),
-               std::make_shared<AtUpdate>(2,
-                                          [&](Trainer& trainer) {
-                                            unsaveable->is_thrown = false;
-                                            trainer.request_stop();
-                                          }),
+               in_event(Event::train_update_end,
+                        [&](Trainer& trainer) {
+                          const bool is_first = trainer.num_updates() == 1;
+                          unsaveable->is_thrown = is_thrown && is_first;
+                          if (!is_first) trainer.request_stop();
+                        }),
                save});
       EXPECT_EQ(toy.trainer.train(epochs_of_two_updates(5)).num_updates, 2);
       EXPECT_GE(save->num_failures(), 1);
@@ -254,26 +254,59 @@ TEST_F(TrainingStatesTest, EveryExceptionDuringASaveIsAFailedSave) {
   }
 }
 
-TEST_F(TrainingStatesTest, NegativeOrHugeCountsAreRefusedBeforeAnythingChanges) {
-  Toy first({saving_in(states_), stop_at(3)});
-  first.trainer.train(epochs_of_two_updates(4));
-  const auto file = *latest_training_state(states_) / kTrainingStateFile;
-  const StateDict contents = read_checkpoint(file);
-  const auto refuse = [&](const char* key, const c10::IValue& value, const char* message) {
-    StateDict state = contents.get_dict("training_state");
-    state.set(key, value);
-    StateDict changed = contents;
-    changed.set("training_state", state);
-    write_checkpoint(folder_ / "changed" / kTrainingStateFile, changed);
+/// After max_num_updates has ended a run within an epoch, the callbacks' files are those of the run's
+/// end, although a longer run trains the rest of the epoch. An epoch has two updates and one score;
+/// smaller scores are better.
+struct FilesAfterALimitTest : ::testing::Test {
+  struct ScoredRun {
+    ScoredRun(const TemporaryFolder& folder, std::vector<double> scores)
+        : best(make<SaveBestModel>(
+              {.path = folder / "best.pt", .save_top_k = 2, .monitor = "score"})),
+          toy({std::make_shared<GivenScores>(std::move(scores)),
+               make<ModelEma>({.path = folder / "ema.pt", .monitor = "score"}), best,
+               make<SaveCheckpoint>({.directory = folder / "checkpoints", .keep_last = 1}),
+               saving_in(folder / "states", /*keep=*/1)}) {}
+
+    std::shared_ptr<SaveBestModel> best;
     Toy toy;
-    const auto before = copies_of(toy.model->parameters());
-    EXPECT_ERROR(toy.train(resumed_from(folder_ / "changed", epochs_of_two_updates(4))), message);
-    EXPECT_TRUE(bit_equal(toy.model->parameters(), before)) << key;
   };
-  refuse("num_updates", -1, "must not be negative");
-  refuse("micro_step", std::numeric_limits<int64_t>::max() - 1, "within the range of a run");
-  refuse("version", 3, "reads version 2");
-  refuse("ranks", 1, "contains no list");
+
+  FilesAfterALimitTest() { ScoredRun(folder_, {2.0, 3.0, 1.0}).toy.train(limited_to(5)); }
+
+  TrainOptions limited_to(std::optional<int64_t> num_updates) const {
+    TrainOptions options = epochs_of_two_updates(4);
+    options.max_num_updates = num_updates;
+    return options;
+  }
+
+  /// Resumes in the third epoch.
+  void expect_best_of_update_5_after(std::vector<double> scores, std::optional<int64_t> num_updates,
+                                     const char* checkpoint) {
+    ScoredRun run(folder_, std::move(scores));
+    const TrainResult result =
+        run.toy.train(resumed_from(folder_ / "states" / "latest", limited_to(num_updates)));
+    EXPECT_EQ(result.num_updates, num_updates.value_or(8));
+    EXPECT_THAT(run.toy.trainer.lines, Not(Contains(StartsWith("WARNING"))));
+    std::vector<double> values;
+    for (const auto& saved : run.best->saved()) values.push_back(saved.value);
+    EXPECT_THAT(values, ElementsAre(1.0, 2.0));
+    EXPECT_EQ(read_checkpoint(run.best->saved()[0].path).get_double("score"), 1.0);
+    EXPECT_EQ(read_checkpoint(folder_ / "ema.pt").get_double("score"), 1.0);
+    EXPECT_EQ(states_in(folder_ / "states").size(), 1U);
+    for (const auto& file : fs::directory_iterator(folder_ / "checkpoints")) {
+      EXPECT_EQ(file.path().filename(), checkpoint);
+    }
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(FilesAfterALimitTest, ARunThatResumesAtItsEndKeepsThem) {
+  expect_best_of_update_5_after({1.0}, 5, "epoch_3.pt");
+}
+
+TEST_F(FilesAfterALimitTest, ALongerRunKeepsTheBestOfThemAndRemovesTheOthers) {
+  expect_best_of_update_5_after({4.0, 5.0}, std::nullopt, "epoch_4.pt");
 }
 
 }  // namespace
