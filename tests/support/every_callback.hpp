@@ -14,7 +14,7 @@
 #include "linkboy/callbacks/metric_callback.hpp"
 #include "linkboy/callbacks/track_run.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
-#include "linkboy/metrics/accuracy.hpp"
+#include "linkboy/metrics/classification.hpp"
 #include "linkboy/schedulers/wsd_scheduler.hpp"
 #include "linkboy/tracking/csv_tracker.hpp"
 #include "linkboy/tracking/html_report.hpp"

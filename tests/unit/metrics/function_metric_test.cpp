@@ -1,4 +1,4 @@
-#include "linkboy/metrics/function_metric.hpp"
+#include "linkboy/metrics/mean.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "linkboy/metrics/accuracy.hpp"
+#include "linkboy/metrics/classification.hpp"
 #include "linkboy/util/make.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"

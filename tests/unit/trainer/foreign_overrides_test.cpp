@@ -10,7 +10,7 @@
 #include <set>
 
 #include "linkboy/callbacks/metric_callback.hpp"
-#include "linkboy/metrics/accuracy.hpp"
+#include "linkboy/metrics/classification.hpp"
 #include "linkboy/schedulers/lambda_scheduler.hpp"
 #include "support/file_contents.hpp"
 #include "support/run_folder.hpp"

@@ -1,15 +1,27 @@
-// The data of AUROC and average precision: all scores or, with fixed thresholds, only counts.
+// AUROC and average precision keep all scores or, with fixed thresholds, only counts. Both are areas
+// under a curve of the true and false positives for each threshold.
 
-#include "linkboy/metrics/ranking_curve_metric.hpp"
+#include "linkboy/metrics/ranking.hpp"
 
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <cstddef>
 #include <limits>
 
 #include "linkboy/error.hpp"
 
 namespace linkboy {
+
+/// The numbers of positive and negative samples whose score reaches a threshold, for thresholds
+/// from high to low. The ROC curve and the precision-recall curve are computed from them.
+struct RankingCurve {
+  at::Tensor true_positives;   ///< int64 [thresholds]
+  at::Tensor false_positives;  ///< int64 [thresholds]
+  int64_t num_positives = 0;   ///< all positive samples
+  int64_t num_negatives = 0;   ///< all negative samples
+};
+
 namespace {
 
 // States of the exact metric.
@@ -28,10 +40,70 @@ at::Tensor to_float(const at::Tensor& scores) {
   return scores.to(at::promote_types(scores.scalar_type(), at::kFloat));
 }
 
+/// Returns 0, followed by the running sums of `flags` at the positions where `is_end` is true.
+at::Tensor sums_at(const at::Tensor& is_end, const at::Tensor& flags) {
+  const at::Tensor sums = flags.to(at::kLong).cumsum(0).masked_select(is_end);
+  return at::cat({at::zeros({1}, at::kLong), sums});
+}
+
+/// Returns the curve for a threshold above all scores, followed by each distinct score in
+/// descending order. Samples with equal scores form one point, so their order does not matter.
+/// @param scores       [N], on the CPU.
+/// @param is_positive  Bool [N].
+RankingCurve exact_ranking_curve(const at::Tensor& scores, const at::Tensor& is_positive) {
+  const auto [sorted, order] = scores.sort(/*dim=*/0, /*descending=*/true);
+  const at::Tensor flags = is_positive.index_select(0, order);
+  at::Tensor is_end = at::ones_like(flags);  // true for the last of equal scores
+  if (sorted.size(0) > 1) {
+    is_end.slice(0, 0, -1).copy_(sorted.slice(0, 1).ne(sorted.slice(0, 0, -1)));
+  }
+  const auto num_positives = is_positive.sum().item<int64_t>();
+  return {.true_positives = sums_at(is_end, flags),
+          .false_positives = sums_at(is_end, flags.logical_not()),
+          .num_positives = num_positives,
+          .num_negatives = is_positive.numel() - num_positives};
+}
+
+/// Returns the curve for fixed thresholds.
+/// @param counts  int64 [2, thresholds + 1], on the CPU. Row 0 counts the negative samples and row
+///        1 the positive samples; column k counts those whose score reaches exactly k thresholds.
+RankingCurve binned_ranking_curve(const at::Tensor& counts) {
+  const at::Tensor reached = counts.flip(1).cumsum(1);
+  const at::Tensor sums = reached.slice(1, 0, -1);  // the last includes those that reach none
+  const at::Tensor totals = reached.select(1, -1);
+  return {.true_positives = sums[1],
+          .false_positives = sums[0],
+          .num_positives = totals[1].item<int64_t>(),
+          .num_negatives = totals[0].item<int64_t>()};
+}
+
+/// The trapezoidal rule, in which equal scores count half.
+double trapezoid_area(const RankingCurve& curve) {
+  const double num_pairs =
+      static_cast<double>(curve.num_positives) * static_cast<double>(curve.num_negatives);
+  if (num_pairs == 0.0) return kNaN;
+  // In double, because the area for 2^31 positives and 2^31 negatives would overflow an int64.
+  const at::Tensor heights = curve.true_positives.to(at::kDouble);
+  const at::Tensor doubled_heights = heights.slice(0, 1) + heights.slice(0, 0, -1);
+  const at::Tensor doubled_area =
+      (curve.false_positives.to(at::kDouble).diff() * doubled_heights).sum();
+  return doubled_area.item<double>() / (2.0 * num_pairs);
+}
+
+/// The sum of rectangles, one for each threshold.
+double step_area(const RankingCurve& curve) {
+  if (curve.num_positives == 0) return 0.0;
+  const at::Tensor hits = curve.true_positives.to(at::kDouble);
+  // Above the highest score the precision is 0/0, but the gain there is 0.
+  const at::Tensor precision = (hits / (hits + curve.false_positives)).nan_to_num(0.0);
+  const at::Tensor gains = hits.diff(1, 0, /*prepend=*/at::zeros({1}, at::kDouble));
+  return (gains * precision).sum().item<double>() / static_cast<double>(curve.num_positives);
+}
+
 }  // namespace
 
-RankingCurveMetric::RankingCurveMetric(std::string name, RankingCurveOptions options)
-    : name_(std::move(name)), options_(options) {
+RankingCurveMetric::RankingCurveMetric(std::string name, RankingCurveOptions options, Area area)
+    : name_(std::move(name)), options_(options), area_(area) {
   LINKBOY_CHECK_OPTION(!options_.num_classes || *options_.num_classes >= 2, name_,
                        ": num_classes is ", *options_.num_classes,
                        "; it must be at least 2. Leave it out for targets that are 0 or 1.");
@@ -164,12 +236,18 @@ double RankingCurveMetric::averaged(const std::vector<double>& values,
 at::Tensor RankingCurveMetric::value_of(const std::vector<at::Tensor>& states) const {
   const auto curves = curves_of(states);
   const bool has_samples = curves[0].num_positives + curves[0].num_negatives > 0;
-  const auto values = has_samples ? values_of(curves) : std::vector<double>(curves.size(), kNaN);
+  std::vector<double> values;
+  for (const auto& curve : curves) values.push_back(has_samples ? area_(curve) : kNaN);
   if (options_.average == RankingAverage::none && options_.num_classes) {
     return at::tensor(values, at::kDouble);
   }
   return at::scalar_tensor(options_.num_classes ? averaged(values, curves) : values[0],
                            at::kDouble);
 }
+
+AUROC::AUROC(RankingCurveOptions options) : RankingCurveMetric("AUROC", options, trapezoid_area) {}
+
+AveragePrecision::AveragePrecision(RankingCurveOptions options)
+    : RankingCurveMetric("AveragePrecision", options, step_area) {}
 
 }  // namespace linkboy

@@ -1,12 +1,15 @@
 // The states of a metric: how they follow the batches to a device, are merged over the processes,
 // and are saved. Invalid values are counted there, so that no check waits for the device.
 
-#include "linkboy/metrics/metric.hpp"
+#include "linkboy/metric.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -14,12 +17,6 @@
 
 namespace linkboy {
 namespace {
-
-constexpr const char* kViolations = "violations";
-
-at::Tensor own_copy_on_cpu(const at::Tensor& tensor) {
-  return tensor.to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
-}
 
 /// Concatenates the parts. A part without rows may have any shape, because its process has not seen
 /// a batch.
@@ -53,16 +50,36 @@ at::Tensor gathered_rows(const at::Tensor& mine, const ProcessGroup& group) {
   return concatenated(parts);
 }
 
+/// Runs `work`, and adds the name of the metric to its errors.
+template <class Work>
+auto named(const std::string& name, Work work) {
+  try {
+    return work();
+  } catch (const DistributedError&) {
+    throw;  // its message says which call failed
+  } catch (const OptionError& error) {
+    throw OptionError(c10::str("metric \"", name, "\": ", error.what()));
+  } catch (const Error& error) {
+    throw Error(c10::str("metric \"", name, "\": ", error.what()));
+  }
+}
+
 }  // namespace
 
-std::size_t Metric::add_state(std::string name, at::Tensor initial, Merge merge) {
+Metric::State Metric::without_batches(std::string name, at::Tensor initial, Merge merge) {
   at::Tensor value = initial.clone();
-  seen_.states.push_back({std::move(name), std::move(initial), merge, std::move(value), {}});
-  return seen_.states.size() - 1;
+  return {std::move(name), std::move(initial), merge, std::move(value), {}};
+}
+
+std::size_t Metric::add_state(std::string name, at::Tensor initial, Merge merge) {
+  const std::size_t number = seen_.size() - (rules_.empty() ? 0 : 1);
+  seen_.insert(seen_.begin() + static_cast<std::ptrdiff_t>(number),
+               without_batches(std::move(name), std::move(initial), merge));
+  return number;
 }
 
 void Metric::append(std::size_t number, at::Tensor rows) {
-  State& state = seen_.states[number];
+  State& state = seen_[number];
   // Copy the rows, because the caller may reuse the memory: a captured step writes to the same
   // outputs each time.
   state.rows.push_back(rows.detach().to(rows.device(), state.initial.scalar_type(),
@@ -70,13 +87,15 @@ void Metric::append(std::size_t number, at::Tensor rows) {
 }
 
 std::size_t Metric::add_rule(std::string text) {
+  if (!rules_.empty()) seen_.pop_back();
   rules_.push_back(std::move(text));
-  seen_.violations = at::zeros({static_cast<int64_t>(rules_.size())}, at::kLong);
+  seen_.push_back(
+      without_batches("violations", at::zeros({std::ssize(rules_)}, at::kLong), Merge::sum));
   return rules_.size() - 1;
 }
 
 void Metric::count_violations(std::size_t rule, const at::Tensor& is_violation) {
-  seen_.violations.select(0, static_cast<int64_t>(rule)).add_(is_violation.sum());
+  seen_.back().value.select(0, static_cast<int64_t>(rule)).add_(is_violation.sum());
 }
 
 void Metric::check_values(std::size_t rule, const at::Tensor& values,
@@ -92,24 +111,16 @@ void Metric::follow(const at::Tensor& batch) {
   // Do not wait for pending work on the device. A move to the CPU does wait, because the values are
   // read immediately.
   const bool non_blocking = !batch.is_cpu();
-  const auto move = [&](at::Tensor& tensor) {
-    tensor = tensor.to(batch.device(), tensor.scalar_type(), non_blocking);
-  };
-  for (State& state : seen_.states) {
-    if (state.merge != Merge::concatenate) move(state.value);
+  for (State& state : seen_) {
+    if (state.merge == Merge::concatenate) continue;
+    state.value = state.value.to(batch.device(), state.value.scalar_type(), non_blocking);
   }
-  if (!rules_.empty()) move(seen_.violations);
 }
-
-void Metric::reset() { take(); }
 
 Metric::Seen Metric::take() {
   Seen taken = std::exchange(seen_, {});
-  for (const State& state : taken.states) {
-    seen_.states.push_back({state.name, state.initial, state.merge, state.initial.clone(), {}});
-  }
-  if (!rules_.empty()) {
-    seen_.violations = at::zeros({static_cast<int64_t>(rules_.size())}, at::kLong);
+  for (const State& state : taken) {
+    seen_.push_back(without_batches(state.name, state.initial, state.merge));
   }
   return taken;
 }
@@ -123,7 +134,7 @@ at::Tensor Metric::whole(const State& state) {
 
 at::Tensor Metric::merged(const State& state, const ProcessGroup& group) {
   // On the CPU, because a process without a batch does not have a device.
-  at::Tensor mine = own_copy_on_cpu(whole(state));
+  at::Tensor mine = whole(state).to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
   if (group.size() == 1) return mine;
   if (state.merge == Merge::concatenate) return gathered_rows(mine, group);
   const bool is_min = state.merge == Merge::min;
@@ -132,10 +143,7 @@ at::Tensor Metric::merged(const State& state, const ProcessGroup& group) {
   return mine;
 }
 
-void Metric::check_rules(const ProcessGroup& group) const {
-  if (rules_.empty()) return;
-  at::Tensor violations = own_copy_on_cpu(seen_.violations);
-  group.all_reduce(violations);
+void Metric::check_rules(const at::Tensor& violations) const {
   for (std::size_t rule = 0; rule < rules_.size(); ++rule) {
     const auto count = violations[static_cast<int64_t>(rule)].item<int64_t>();
     LINKBOY_CHECK(
@@ -146,18 +154,18 @@ void Metric::check_rules(const ProcessGroup& group) const {
 
 at::Tensor Metric::compute(const ProcessGroup& group) const {
   const at::NoGradGuard no_grad;
-  check_rules(group);
   std::vector<at::Tensor> states;
-  for (const State& state : seen_.states) states.push_back(merged(state, group));
+  for (const State& state : seen_) states.push_back(merged(state, group));
+  if (!rules_.empty()) {
+    check_rules(states.back());
+    states.pop_back();
+  }
   return value_of(states).to(at::kDouble);
 }
 
-StateDict Metric::state_dict() const { return state_dict(seen_); }
-
-StateDict Metric::state_dict(const Seen& seen) const {
+StateDict Metric::state_dict(const Seen& seen) {
   StateDict result;
-  for (const State& state : seen.states) result.set(state.name, whole(state).clone());
-  if (!rules_.empty()) result.set(kViolations, seen.violations.clone());
+  for (const State& state : seen) result.set(state.name, whole(state).clone());
   return result;
 }
 
@@ -178,24 +186,102 @@ at::Tensor Metric::loaded(const State& state, const StateDict& states) {
 
 void Metric::load_state_dict(const StateDict& state) {
   std::vector<at::Tensor> values;
-  for (const State& own : seen_.states) values.push_back(loaded(own, state));
-  at::Tensor violations = seen_.violations;
-  if (!rules_.empty()) {
-    const State own{kViolations, seen_.violations, Merge::sum, {}, {}};
-    violations = loaded(own, state);
-  }
+  for (const State& own : seen_) values.push_back(loaded(own, state));
   for (const auto& [name, value] : state.entries()) {
-    bool is_known = !rules_.empty() && name == kViolations;
-    for (const State& own : seen_.states) is_known = is_known || own.name == name;
+    const bool is_known = std::any_of(
+        seen_.begin(), seen_.end(), [&name = name](const State& own) { return own.name == name; });
     LINKBOY_CHECK(
         is_known, "the state has \"", name,
         "\", which this metric does not have. Load the state of a metric of the same kind.");
   }
-  for (std::size_t i = 0; i < seen_.states.size(); ++i) {
-    seen_.states[i].value = std::move(values[i]);
-    seen_.states[i].rows.clear();
+  for (std::size_t i = 0; i < seen_.size(); ++i) {
+    seen_[i].value = std::move(values[i]);
+    seen_[i].rows.clear();
   }
-  seen_.violations = std::move(violations);
+}
+
+MetricCollection::MetricCollection(std::initializer_list<NamedMetric> metrics) {
+  for (const auto& [name, metric] : metrics) add(name, metric);
+}
+
+void MetricCollection::add(std::string name, std::shared_ptr<Metric> metric) {
+  LINKBOY_CHECK(!name.empty(),
+                "the name of a metric is empty; give it a name under which its value is recorded.");
+  LINKBOY_CHECK(metric, "the metric \"", name, "\" is null; pass a metric.");
+  const bool is_new = std::none_of(metrics_.begin(), metrics_.end(),
+                                   [&](const auto& entry) { return entry.first == name; });
+  LINKBOY_CHECK(is_new, "there is already a metric \"", name, "\" (the names are: ", names(),
+                "); choose another name.");
+  metrics_.emplace_back(std::move(name), std::move(metric));
+}
+
+std::string MetricCollection::names() const {
+  std::string list;
+  for (const auto& [name, metric] : metrics_) list += (list.empty() ? "" : ", ") + name;
+  return list;
+}
+
+Metric& MetricCollection::operator[](std::string_view name) const {
+  const auto found = std::find_if(metrics_.begin(), metrics_.end(),
+                                  [&](const auto& entry) { return entry.first == name; });
+  LINKBOY_CHECK(found != metrics_.end(), "there is no metric \"", name, "\"; there are: ", names(),
+                ".");
+  return *found->second;
+}
+
+void MetricCollection::update(const at::Tensor& outputs, const at::Tensor& targets) {
+  for (const auto& entry : metrics_) {
+    named(entry.first, [&] { entry.second->update(outputs, targets); });
+  }
+}
+
+NamedTensors MetricCollection::compute(const ProcessGroup& group) const {
+  NamedTensors values;
+  for (const auto& entry : metrics_) {
+    values.emplace_back(entry.first,
+                        named(entry.first, [&] { return entry.second->compute(group); }));
+  }
+  return values;
+}
+
+void MetricCollection::reset() {
+  for (const auto& [name, metric] : metrics_) metric->reset();
+}
+
+StateDict MetricCollection::state_dict() const {
+  StateDict state;
+  for (const auto& [name, metric] : metrics_) state.set(name, metric->state_dict());
+  return state;
+}
+
+MetricCollection::Seen MetricCollection::take() {
+  Seen seen;
+  for (const auto& [name, metric] : metrics_) seen.push_back(metric->take());
+  return seen;
+}
+
+void MetricCollection::put_back(Seen seen) {
+  for (std::size_t i = 0; i < seen.size(); ++i) metrics_[i].second->seen_ = std::move(seen[i]);
+}
+
+StateDict MetricCollection::state_dict(const Seen& seen) const {
+  StateDict state;
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    state.set(metrics_[i].first, Metric::state_dict(seen[i]));
+  }
+  return state;
+}
+
+void MetricCollection::load_state_dict(const StateDict& state) {
+  const StateDict before = state_dict();
+  try {
+    for (const auto& entry : metrics_) {
+      named(entry.first, [&] { entry.second->load_state_dict(state.get_dict(entry.first)); });
+    }
+  } catch (...) {
+    for (const auto& [name, metric] : metrics_) metric->load_state_dict(before.get_dict(name));
+    throw;
+  }
 }
 
 }  // namespace linkboy

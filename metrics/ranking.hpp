@@ -1,13 +1,15 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "linkboy/export.hpp"
-#include "linkboy/metrics/metric.hpp"
-#include "linkboy/metrics/ranking_curve.hpp"
+#include "linkboy/metric.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
@@ -41,6 +43,8 @@ struct RankingCurveOptions {
   LINKBOY_FIELDS(num_classes, average, thresholds, from_logits);
 };
 
+struct RankingCurve;  // the true and false positives for each threshold
+
 /// Base class of AUROC and AveragePrecision, which compare the scores of positive and negative
 /// samples.
 ///
@@ -55,16 +59,12 @@ class LINKBOY_API RankingCurveMetric : public Metric {
   void update(const at::Tensor& outputs, const at::Tensor& targets) override;
 
  protected:
+  /// Returns the value of a class that has samples.
+  using Area = double (*)(const RankingCurve& curve);
+
   /// @param name  Name of the metric in errors.
   /// @throws OptionError if an option is out of range.
-  RankingCurveMetric(std::string name, RankingCurveOptions options);
-
-  /// Returns one value per curve. Called only if there are samples.
-  /// @param curves  One curve per class; a single curve without `num_classes`.
-  virtual std::vector<double> values_of(const std::vector<RankingCurve>& curves) const = 0;
-
-  /// Whether all scores are stored and each of them is a threshold.
-  bool is_exact() const { return !options_.thresholds; }
+  RankingCurveMetric(std::string name, RankingCurveOptions options, Area area);
 
  private:
   at::Tensor value_of(const std::vector<at::Tensor>& states) const final;
@@ -74,11 +74,48 @@ class LINKBOY_API RankingCurveMetric : public Metric {
   void count(const at::Tensor& scores, const at::Tensor& targets);
   std::vector<RankingCurve> curves_of(const std::vector<at::Tensor>& states) const;
   double averaged(const std::vector<double>& values, const std::vector<RankingCurve>& curves) const;
+  /// Whether all scores are stored and each of them is a threshold.
+  bool is_exact() const { return !options_.thresholds; }
   int64_t num_columns() const { return options_.num_classes.value_or(1); }
 
   std::string name_;
   RankingCurveOptions options_;
+  Area area_;
   at::Tensor thresholds_;
 };
+
+/// Area under the ROC curve: the probability that a positive sample has a higher score than a
+/// negative one. Equal scores count half.
+///
+/// The value is a scalar; with RankingAverage::none and `num_classes`, its shape is [num_classes].
+/// A class has the value NaN if all samples are positive, if all are negative, or before the first
+/// sample. The mean excludes such a class, and is NaN if no class is left.
+class LINKBOY_API AUROC : public RankingCurveMetric {
+ public:
+  /// The options type for `make<AUROC>({...})`.
+  using Options = RankingCurveOptions;
+
+  /// @throws OptionError if an option is out of range.
+  explicit AUROC(RankingCurveOptions options = {});
+};
+/// Makes an AUROC.
+inline constexpr Maker<AUROC> auroc{};
+
+/// Average precision: the sum over the thresholds, from high to low, of the precision times the
+/// increase in recall.
+///
+/// The value is a scalar; with RankingAverage::none and `num_classes`, its shape is [num_classes].
+/// The value is NaN before the first sample. As in scikit-learn, a class without positive samples
+/// has the value 0.
+class LINKBOY_API AveragePrecision : public RankingCurveMetric {
+ public:
+  /// The options type for `make<AveragePrecision>({...})`.
+  using Options = RankingCurveOptions;
+
+  /// @throws OptionError if an option is out of range.
+  explicit AveragePrecision(RankingCurveOptions options = {});
+};
+/// Makes an AveragePrecision.
+inline constexpr Maker<AveragePrecision> average_precision{};
 
 }  // namespace linkboy

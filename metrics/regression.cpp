@@ -1,21 +1,55 @@
-// Merges counts, means and squared deviations of batches, because differences of sums of squares
-// lose digits if the targets are large and similar.
+// Converts outputs and targets of a regression to rows in double precision, and averages an error.
+// R2Score merges counts, means and squared deviations of batches.
 
-#include "linkboy/metrics/r2_score.hpp"
+#include "linkboy/metrics/regression.hpp"
 
 #include <ATen/ATen.h>
 
 #include <limits>
 
 #include "linkboy/error.hpp"
-#include "linkboy/metrics/regression_rows.hpp"
 
 namespace linkboy {
 namespace {
 
+/// A batch in the layout that the metrics accumulate: [rows, num_outputs].
+struct RegressionRows {
+  at::Tensor outputs;
+  at::Tensor targets;
+};
+
+at::Tensor rows(const at::Tensor& tensor, int64_t num_outputs) {
+  return tensor.detach().to(at::kDouble).reshape({-1, num_outputs});
+}
+
+/// Returns the outputs and targets as rows, in double precision and without gradients. If
+/// `num_outputs` is 1, accepts tensors of any shape, and each element is a row. Otherwise accepts
+/// [N, num_outputs].
+RegressionRows regression_rows(const at::Tensor& outputs, const at::Tensor& targets,
+                               int64_t num_outputs, const char* metric) {
+  LINKBOY_CHECK(outputs.defined() && targets.defined(), metric,
+                ": the outputs or the targets are undefined; pass two tensors of the same shape.");
+  LINKBOY_CHECK(outputs.sizes() == targets.sizes(), metric, ": the outputs are ", outputs.sizes(),
+                ", but the targets are ", targets.sizes(),
+                "; they must have the same shape. Reshape one of them (squeeze(1) turns "
+                "[N, 1] into [N]).");
+  LINKBOY_CHECK(!outputs.is_complex() && !targets.is_complex(), metric, ": the outputs are ",
+                outputs.scalar_type(), " and the targets ", targets.scalar_type(),
+                "; both must be real numbers.");
+  LINKBOY_CHECK(num_outputs == 1 || (outputs.dim() == 2 && outputs.size(1) == num_outputs), metric,
+                ": outputs and targets are ", outputs.sizes(), ", but num_outputs is ", num_outputs,
+                "; they must be [N, ", num_outputs, "].");
+  return {.outputs = rows(outputs, num_outputs), .targets = rows(targets, num_outputs)};
+}
+
+void check_num_outputs(int64_t num_outputs, const char* metric) {
+  LINKBOY_CHECK_OPTION(num_outputs >= 1, metric, ": num_outputs is ", num_outputs,
+                       "; it must be at least 1.");
+}
+
 constexpr const char* kR2ScoreName = "R2Score";
 
-// Rows of the state.
+// Rows of the state of R2Score.
 constexpr int64_t kCount = 0;
 constexpr int64_t kMean = 1;
 constexpr int64_t kSquares = 2;
@@ -38,6 +72,38 @@ at::Tensor combined(const at::Tensor& parts) {
 }
 
 }  // namespace
+
+MeanErrorMetric::MeanErrorMetric(const char* name, int64_t num_outputs,
+                                 at::Tensor (*error)(const at::Tensor&))
+    : name_(name), num_outputs_(num_outputs), error_(error) {
+  check_num_outputs(num_outputs_, name_);
+  add_state("sum", at::zeros({num_outputs_}, at::kDouble), Merge::sum);
+  add_state("count", at::zeros({}, at::kLong), Merge::sum);
+}
+
+void MeanErrorMetric::update(const at::Tensor& outputs, const at::Tensor& targets) {
+  const auto rows = regression_rows(outputs, targets, num_outputs_, name_);
+  follow(outputs);
+  state(0).add_(error_(rows.outputs - rows.targets).sum(0));
+  state(1).add_(rows.targets.size(0));
+}
+
+at::Tensor MeanErrorMetric::value_of(const std::vector<at::Tensor>& states) const {
+  const at::Tensor mean = states[0] / states[1];
+  return num_outputs_ == 1 ? mean.squeeze(0) : mean;
+}
+
+MeanAbsoluteError::MeanAbsoluteError(MeanAbsoluteErrorOptions options)
+    : MeanErrorMetric("MeanAbsoluteError", options.num_outputs, at::abs) {}
+
+MeanSquaredError::MeanSquaredError(MeanSquaredErrorOptions options)
+    : MeanErrorMetric("MeanSquaredError", options.num_outputs, at::square),
+      is_squared_(options.squared) {}
+
+at::Tensor MeanSquaredError::value_of(const std::vector<at::Tensor>& states) const {
+  const at::Tensor mean = MeanErrorMetric::value_of(states);
+  return is_squared_ ? mean : mean.sqrt();
+}
 
 R2Score::R2Score(R2ScoreOptions options) : options_(options) {
   check_num_outputs(options_.num_outputs, kR2ScoreName);
