@@ -1,5 +1,5 @@
-// AUROC and average precision keep all scores or, with fixed thresholds, only counts. Both are areas
-// under a curve of the true and false positives for each threshold.
+// AUROC and average precision keep all scores or, with fixed thresholds, only counts. Both are
+// areas under a curve of the true and false positives.
 
 #include "linkboy/metrics/ranking.hpp"
 

@@ -74,8 +74,8 @@ at::Tensor combined(const at::Tensor& parts) {
 }  // namespace
 
 MeanErrorMetric::MeanErrorMetric(const char* name, int64_t num_outputs,
-                                 at::Tensor (*error)(const at::Tensor&))
-    : name_(name), num_outputs_(num_outputs), error_(error) {
+                                 at::Tensor (*error)(const at::Tensor&), bool has_root)
+    : name_(name), num_outputs_(num_outputs), error_(error), has_root_(has_root) {
   check_num_outputs(num_outputs_, name_);
   add_state("sum", at::zeros({num_outputs_}, at::kDouble), Merge::sum);
   add_state("count", at::zeros({}, at::kLong), Merge::sum);
@@ -89,7 +89,8 @@ void MeanErrorMetric::update(const at::Tensor& outputs, const at::Tensor& target
 }
 
 at::Tensor MeanErrorMetric::value_of(const std::vector<at::Tensor>& states) const {
-  const at::Tensor mean = states[0] / states[1];
+  at::Tensor mean = states[0] / states[1];
+  if (has_root_) mean = mean.sqrt();
   return num_outputs_ == 1 ? mean.squeeze(0) : mean;
 }
 
@@ -97,13 +98,8 @@ MeanAbsoluteError::MeanAbsoluteError(MeanAbsoluteErrorOptions options)
     : MeanErrorMetric("MeanAbsoluteError", options.num_outputs, at::abs) {}
 
 MeanSquaredError::MeanSquaredError(MeanSquaredErrorOptions options)
-    : MeanErrorMetric("MeanSquaredError", options.num_outputs, at::square),
-      is_squared_(options.squared) {}
-
-at::Tensor MeanSquaredError::value_of(const std::vector<at::Tensor>& states) const {
-  const at::Tensor mean = MeanErrorMetric::value_of(states);
-  return is_squared_ ? mean : mean.sqrt();
-}
+    : MeanErrorMetric("MeanSquaredError", options.num_outputs, at::square,
+                      /*has_root=*/!options.squared) {}
 
 R2Score::R2Score(R2ScoreOptions options) : options_(options) {
   check_num_outputs(options_.num_outputs, kR2ScoreName);

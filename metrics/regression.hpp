@@ -21,8 +21,10 @@ class LINKBOY_API MeanErrorMetric : public Metric {
  protected:
   /// @param name   Name of the metric in errors.
   /// @param error  Converts the differences (output - target) to errors, element by element.
+  /// @param has_root  Whether the value is the root of the mean.
   /// @throws OptionError if `num_outputs` is less than 1.
-  MeanErrorMetric(const char* name, int64_t num_outputs, at::Tensor (*error)(const at::Tensor&));
+  MeanErrorMetric(const char* name, int64_t num_outputs, at::Tensor (*error)(const at::Tensor&),
+                  bool has_root = false);
 
   at::Tensor value_of(const std::vector<at::Tensor>& states) const override;
 
@@ -30,6 +32,7 @@ class LINKBOY_API MeanErrorMetric : public Metric {
   const char* name_;
   int64_t num_outputs_;
   at::Tensor (*error_)(const at::Tensor&);
+  bool has_root_;
 };
 
 struct MeanAbsoluteErrorOptions {
@@ -78,12 +81,6 @@ class LINKBOY_API MeanSquaredError : public MeanErrorMetric {
 
   /// @throws OptionError if `num_outputs` is less than 1.
   explicit MeanSquaredError(MeanSquaredErrorOptions options = {});
-
- protected:
-  at::Tensor value_of(const std::vector<at::Tensor>& states) const override;
-
- private:
-  bool is_squared_;
 };
 /// Makes a MeanSquaredError.
 inline constexpr Maker<MeanSquaredError> mean_squared_error{};

@@ -2,9 +2,8 @@
 
 #include "fine_tuning/run_snapshot.hpp"
 
-#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
-#include "checkpoint/named_tensors.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "checkpoint/rng_state.hpp"
 #include "linkboy/error.hpp"
@@ -56,18 +55,11 @@ RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
       callbacks_(trainer.callback_handler()) {
   LINKBOY_CHECK_OPTION(trainer.optimizer(),
                        "the Trainer has no optimizer; pass one to its constructor to train.");
-  Accelerator& accelerator = trainer.accelerator();
-  for (const auto& [name, tensor] : trainer.model().named_tensors()) {
-    model_.set(name, tensor.detach().clone());
-  }
-  for (const auto& module : trainer.registered_modules()) {
-    NamedTensors& copies = modules_.emplace_back(named_tensors_of(*module));
-    for (auto& [name, tensor] : copies) tensor = tensor.detach().clone();
-  }
-  optimizer_ = copy_of(accelerator.optimizer_state_dict(*trainer.optimizer()));
-  for (const std::string& name : trainer.registered_optimizers()) {
-    registered_optimizers_.push_back(
-        copy_of(accelerator.optimizer_state_dict(*trainer.optimizer(name))));
+  const at::NoGradGuard no_grad;
+  const Accelerator& accelerator = trainer.accelerator();
+  modules_ = copy_of(trainer.impl_->modules_.tensors_by_part(/*with_parameters=*/true));
+  for (const torch::optim::Optimizer* optimizer : trainer.impl_->optimizers_.bare()) {
+    optimizers_.push_back(copy_of(accelerator.optimizer_state_dict(*optimizer)));
   }
   accelerator_ = copy_of(accelerator.state_dict());
   members_ = copy_of(trainer.state_dict());
@@ -87,28 +79,46 @@ RunSnapshot::~RunSnapshot() {
   previous_run_->exchange(*trainer_.impl_);
 }
 
-void RunSnapshot::restore() {
-  trainer_.model().load_state_dict(model_);
-  for (std::size_t i = 0; i < modules_.size(); ++i) {
-    copy_named_tensors(named_tensors_of(*trainer_.registered_modules()[i]), StateDict(modules_[i]),
-                       "a registered module's state");
+TrainResult RunSnapshot::trial(const TrainOptions& options) {
+  TrainResult result;
+  try {
+    result = trainer_.train(options);
+  } catch (...) {
+    restore();
+    throw;
   }
-  Accelerator::zero_grad(*trainer_.optimizer());
-  load_optimizer_state_dict(*trainer_.optimizer(), optimizer_);
-  const auto names = trainer_.registered_optimizers();
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    torch::optim::Optimizer& optimizer = *trainer_.optimizer(names[i]);
-    Accelerator::zero_grad(optimizer);
-    load_optimizer_state_dict(optimizer, registered_optimizers_[i]);
+  restore();
+  return result;
+}
+
+void RunSnapshot::restore() {
+  TrainedModules& modules = trainer_.impl_->modules_;
+  modules.load(modules.check(modules_, /*with_registered=*/true, "the state before the trial"));
+  const auto optimizers = trainer_.impl_->optimizers_.bare();
+  for (std::size_t i = 0; i < optimizers.size(); ++i) {
+    Accelerator::zero_grad(*optimizers[i]);
+    load_optimizer_state_dict(*optimizers[i], optimizers_[i]);
   }
   Accelerator& accelerator = trainer_.accelerator();
   accelerator.load_state_dict(accelerator_);
   if (!members_.empty()) trainer_.load_state_dict(copy_of(members_));  // a copy, for further trials
-  if (accelerator.grad_scaler() != nullptr)
+  if (accelerator.grad_scaler() != nullptr) {
     accelerator.grad_scaler()->load_state_dict(grad_scaler_);
+  }
   set_rng_state(trainer_.device(), rng_);
   trainer_.run_history().load_state_dict(history_);
   previous_run_->begin_trial(*trainer_.impl_);
+}
+
+TrainOptions trial_options(TrainOptions options, int64_t num_updates) {
+  options.max_num_updates = num_updates;
+  options.create_scheduler_fn = {};
+  options.eval_dataset = {};
+  options.eval_dataloader.reset();
+  options.more_eval_datasets.clear();
+  options.resume_from.reset();
+  options.callbacks.clear();
+  return options;
 }
 
 }  // namespace linkboy

@@ -15,7 +15,7 @@
 #include "linkboy/callbacks/track_run.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/metrics/classification.hpp"
-#include "linkboy/schedulers/wsd_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "linkboy/tracking/csv_tracker.hpp"
 #include "linkboy/tracking/html_report.hpp"
 #include "linkboy/tracking/json_lines_tracker.hpp"

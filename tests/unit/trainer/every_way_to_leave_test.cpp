@@ -16,7 +16,6 @@
 #include "linkboy/callbacks/stop_on_signal.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/schedulers/curves.hpp"
-#include "linkboy/schedulers/wsd_scheduler.hpp"
 #include "linkboy/util/text_options.hpp"
 #include "support/every_callback.hpp"
 #include "support/file_contents.hpp"

@@ -11,7 +11,7 @@
 
 #include "linkboy/callbacks/metric_callback.hpp"
 #include "linkboy/metrics/classification.hpp"
-#include "linkboy/schedulers/lambda_scheduler.hpp"
+#include "linkboy/schedulers/functions.hpp"
 #include "support/file_contents.hpp"
 #include "support/run_folder.hpp"
 #include "support/toy.hpp"

@@ -8,14 +8,13 @@
 
 #include "unit/schedulers/schedules_fixture.hpp"
 
-namespace linkboy::testing::cosine_scheduler_test {
+namespace linkboy::testing::curves_test {
 namespace {
 
 class CosineSchedulerTest : public SchedulesTest {
  protected:
-  std::unique_ptr<Scheduler> make(const CosineSchedulerOptions& options,
-                                  const RunConfig& config = ten_by_ten()) {
-    return cosine(options)(*optimizer_, config);
+  std::unique_ptr<Scheduler> make(const CosineSchedulerOptions& options) {
+    return cosine(options)(*optimizer_, ten_by_ten());
   }
 };
 
@@ -42,26 +41,11 @@ TEST_F(CosineSchedulerTest, WarmsUpLinearlyWithoutAJump) {
   }
 }
 
-TEST_F(CosineSchedulerTest, WarmUpMayBeAFractionOfAnEpoch) {
-  auto scheduler = make({.warmup_updates = 0.25 * placeholders::num_updates_per_epoch});
-  EXPECT_DOUBLE_EQ(scheduler->values_at(1)[0], 1e-6 + (0.01 - 1e-6) / 2.5);
-  EXPECT_LT(scheduler->values_at(3)[0], 0.01);
-  EXPECT_GT(scheduler->values_at(3)[0], 0.0099);
-}
-
 TEST_F(CosineSchedulerTest, StaysAtTheMinimumInTheCoolDown) {
   auto scheduler =
       make({.min_lr = 1e-4, .cooldown_updates = 3 * placeholders::num_updates_per_epoch});
   EXPECT_GT(scheduler->values_at(69)[0], 1e-4);
   for (int64_t n = 70; n <= 100; ++n) EXPECT_EQ(scheduler->values_at(n)[0], 1e-4);
-}
-
-TEST_F(CosineSchedulerTest, CoversARunThatEndsInMidEpoch) {
-  RunConfig config = ten_by_ten();
-  config.max_num_updates = 95;
-  const auto scheduler = make({}, config);
-  EXPECT_GT(scheduler->values_at(94)[0], 1e-6);
-  EXPECT_EQ(scheduler->values_at(95)[0], 1e-6);
 }
 
 TEST_F(CosineSchedulerTest, MovesEveryGroupFromItsOwnBaseValue) {
@@ -107,14 +91,6 @@ TEST_F(CosineSchedulerTest, RejectsInconsistentLengths) {
                "num_eval_batches_per_epoch has no value");
 }
 
-TEST_F(CosineSchedulerTest, CanScheduleWeightDecay) {
-  set(ParamGroupField::weight_decay, {0.1, 0.1});
-  auto scheduler = make({.min_lr = 0.0, .field = ParamGroupField::weight_decay});
-  step(*scheduler, 50);
-  EXPECT_NEAR(get(ParamGroupField::weight_decay)[0], 0.05, 1e-12);
-  EXPECT_EQ(lr()[0], 0.01);
-}
-
 TEST_F(SchedulesTest, CosineWithWarmUpAndCoolDownHasNoJump) {
   // The same over the whole curve: no update changes the value by more than the steepest
   // slope.
@@ -138,5 +114,66 @@ TEST_F(SchedulesTest, CosineWithWarmUpAndCoolDownHasNoJump) {
   }
 }
 
+TEST_F(SchedulesTest, WsdEqualsTheValuesOfPytorchAccelerated) {
+  const auto sqrt = make(wsd());
+  expect_close_values(*sqrt, {{90, 0.01}, {91, 0.00683772550210928}, {95, 0.0029289392592023356}});
+  EXPECT_NEAR(sqrt->values_at(99)[0], 5.131765063278429e-4, 1e-15);
+  EXPECT_NEAR(sqrt->values_at(100)[0], 1e-8, 1e-20);
+  expect_close_values(
+      *make(wsd({.decay = WsdSchedulerOptions::Decay::inverse, .min_lr_ratio = 0.1})),
+      {{91, 0.005263157894736843}, {95, 0.0018181818181818182}, {100, 0.001}});
+  expect_close_values(*make(wsd({.warmup_updates = 10})),
+                      {{0, 1e-6}, {1, 0.0010009}, {9, 0.0090001}, {10, 0.01}});
+}
+
+TEST_F(SchedulesTest, WsdPlacesItsLastCheckpointAtTheEndOfTheRun) {
+  // In pytorch-accelerated, with 2 checkpoints, they were at 25 and 50; with 4, there were only 3.
+  for (const std::vector<double>& updates :
+       std::vector<std::vector<double>>{{100}, {50, 100}, {25, 50, 100}, {12, 25, 50, 100}}) {
+    std::vector<double> checkpoints;
+    for (const auto& [name, length] :
+         make(wsd({.num_checkpoints = std::ssize(updates)}))->lengths()) {
+      if (name.starts_with("checkpoint ")) checkpoints.push_back(length);
+    }
+    EXPECT_EQ(checkpoints, updates);
+  }
+}
+
+TEST_F(SchedulesTest, WsdReportsItsPeriods) {
+  const auto scheduler = make(wsd({.decay_phase_ratio = 0.2, .num_checkpoints = 2}));
+  const std::vector<Scheduler::Length> expected{{"warmup_updates", 0.0},
+                                                {"decay 1", 40.0},
+                                                {"checkpoint 1", 50.0},
+                                                {"decay 2", 90.0},
+                                                {"checkpoint 2", 100.0}};
+  EXPECT_EQ(scheduler->lengths(), expected);
+  expect_values(*scheduler, {{39, 0.01}, {50, 0.01}});
+  EXPECT_LT(scheduler->values_at(49)[0], 0.002);
+  EXPECT_LT(scheduler->values_at(99)[0], 0.002);
+}
+
+TEST_F(SchedulesTest, WsdContinuesFromACheckpointOfAnotherRun) {
+  const auto first = make(wsd({.warmup_updates = 20}));
+  step(*first, 90);
+  const StateDict state = first->state_dict();
+  set(ParamGroupField::lr, {0.7, 0.7});
+  RunConfig shorter = ten_by_ten();
+  shorter.max_num_updates = 50;
+  const auto next =
+      make(wsd({.warmup_updates = 20, .is_continuation_from_checkpoint = true}), shorter);
+  next->load_state_dict(next->continued(state));
+  EXPECT_EQ(next->num_updates(), 0);
+  EXPECT_EQ(lr(), (std::vector<double>{0.01, 0.002})) << "no warm-up, the first run's base values";
+  EXPECT_EQ(next->values_at(44)[0], 0.01);
+  EXPECT_LT(next->values_at(46)[0], 0.01);
+}
+
+TEST_F(SchedulesTest, ShortPeriodsOfWsdAlsoDecay) {
+  for (int64_t total : {2, 5, 9, 10, 19}) {
+    EXPECT_LT(value(wsd({.num_updates = total}), total - 1), 0.01) << total;
+  }
+  EXPECT_EQ(make(wsd({.decay_phase_ratio = 0.29}))->lengths()[1].second, 71.0);
+}
+
 }  // namespace
-}  // namespace linkboy::testing::cosine_scheduler_test
+}  // namespace linkboy::testing::curves_test
