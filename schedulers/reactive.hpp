@@ -58,8 +58,8 @@ struct ReduceOnPlateauSchedulerOptions {
   enum class ThresholdMode { rel, abs };
   friend LINKBOY_ENUM_NAMES(ThresholdMode, rel, abs);
 
-  /// Name of the monitored metric in the run history. It must be recorded before the epoch ends. Must
-  /// not be empty.
+  /// Name of the monitored metric in the run history. Must not be empty. The metric must be
+  /// recorded before the epoch ends.
   std::string monitor = "eval_loss_epoch";
   /// Whether a smaller (`min`) or a larger (`max`) value is better.
   Mode mode = Mode::min;
