@@ -21,38 +21,12 @@ StateDict copy_of(const StateDict& state) {
 
 }  // namespace
 
-/// The Trainer's run and the schedules of its optimizers before the trials.
-struct RunSnapshot::PreviousRun {
-  explicit PreviousRun(Trainer::Implementation& trainer)
-      : schedules(trainer.optimizers_.all().size()) {
-    exchange(trainer);
-    begin_trial(trainer);
-  }
-
-  void exchange(Trainer::Implementation& trainer) {
-    std::swap(run, trainer.run_);
-    const auto trained = trainer.optimizers_.all();
-    for (std::size_t i = 0; i < schedules.size(); ++i) trained[i]->exchange_schedule(schedules[i]);
-  }
-
-  /// A trial starts from the same base values as the next run.
-  void begin_trial(Trainer::Implementation& trainer) const {
-    trainer.run_ = std::make_unique<RunState>();
-    const auto trained = trainer.optimizers_.all();
-    for (std::size_t i = 0; i < schedules.size(); ++i) {
-      TrainedOptimizer::Schedule of_trial{.base_values = schedules[i].base_values};
-      trained[i]->exchange_schedule(of_trial);
-    }
-  }
-
-  std::unique_ptr<RunState> run = std::make_unique<RunState>();
-  std::vector<TrainedOptimizer::Schedule> schedules;
-};
-
 RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
     : trainer_(trainer),
       restore_modes_(trainer.model(), trainer.registered_modules()),
-      callbacks_(trainer.callback_handler()) {
+      callbacks_(trainer.callback_handler()),
+      run_(std::make_unique<RunState>()),
+      schedules_(trainer.impl_->optimizers_.all().size()) {
   LINKBOY_CHECK_OPTION(trainer.optimizer(),
                        "the Trainer has no optimizer; pass one to its constructor to train.");
   const at::NoGradGuard no_grad;
@@ -66,7 +40,8 @@ RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
   if (accelerator.grad_scaler() != nullptr) grad_scaler_ = accelerator.grad_scaler()->state_dict();
   rng_ = rng_state(trainer.device());
   history_ = trainer.run_history().state_dict();
-  previous_run_ = std::make_unique<PreviousRun>(*trainer.impl_);
+  exchange_run();
+  begin_trial();
   CallbackList callbacks = low_overhead_callbacks();
   callbacks.push_back(std::move(callback));
   trainer.callback_handler() = CallbackHandler(std::move(callbacks));
@@ -76,7 +51,22 @@ RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
 RunSnapshot::~RunSnapshot() {
   trainer_.impl_->stop_.keep_requests(false);
   trainer_.callback_handler() = callbacks_;
-  previous_run_->exchange(*trainer_.impl_);
+  exchange_run();
+}
+
+void RunSnapshot::exchange_run() {
+  std::swap(run_, trainer_.impl_->run_);
+  const auto trained = trainer_.impl_->optimizers_.all();
+  for (std::size_t i = 0; i < schedules_.size(); ++i) trained[i]->exchange_schedule(schedules_[i]);
+}
+
+void RunSnapshot::begin_trial() {
+  trainer_.impl_->run_ = std::make_unique<RunState>();
+  const auto trained = trainer_.impl_->optimizers_.all();
+  for (std::size_t i = 0; i < schedules_.size(); ++i) {
+    TrainedOptimizer::Schedule of_trial{.base_values = schedules_[i].base_values};
+    trained[i]->exchange_schedule(of_trial);
+  }
 }
 
 TrainResult RunSnapshot::trial(const TrainOptions& options) {
@@ -107,7 +97,7 @@ void RunSnapshot::restore() {
   }
   set_rng_state(trainer_.device(), rng_);
   trainer_.run_history().load_state_dict(history_);
-  previous_run_->begin_trial(*trainer_.impl_);
+  begin_trial();
 }
 
 TrainOptions trial_options(TrainOptions options, int64_t num_updates) {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "accelerator/trained_optimizer.hpp"
 #include "linkboy/callback.hpp"
 #include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/model.hpp"
@@ -13,6 +14,7 @@
 namespace linkboy {
 
 class Trainer;
+struct RunState;
 
 /// The state that a trial run changes and that is restored after it: weights and buffers of the
 /// model and of the registered modules, optimizers, accelerator, random numbers, run history and
@@ -35,14 +37,17 @@ class RunSnapshot {
   TrainResult trial(const TrainOptions& options);
 
  private:
-  struct PreviousRun;
-
   void restore();
+  /// Exchanges the Trainer's run and the schedules of its optimizers for those kept here.
+  void exchange_run();
+  /// A trial starts from the same base values as the next run.
+  void begin_trial();
 
   Trainer& trainer_;
   ModelModeGuard restore_modes_;
   CallbackHandler callbacks_;
-  std::unique_ptr<PreviousRun> previous_run_;
+  std::unique_ptr<RunState> run_;                      // before the trials
+  std::vector<TrainedOptimizer::Schedule> schedules_;  // before the trials
   StateDict modules_;
   std::vector<StateDict> optimizers_;
   StateDict accelerator_;
