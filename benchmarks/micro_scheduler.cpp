@@ -9,15 +9,11 @@
 
 #include "linkboy/run/run_config.hpp"
 #include "linkboy/run/run_history.hpp"
-#include "linkboy/schedulers/chained_scheduler.hpp"
+#include "linkboy/schedulers/composite.hpp"
 #include "linkboy/schedulers/curves.hpp"
-#include "linkboy/schedulers/lambda_scheduler.hpp"
-#include "linkboy/schedulers/one_cycle_scheduler.hpp"
+#include "linkboy/schedulers/cycles.hpp"
+#include "linkboy/schedulers/functions.hpp"
 #include "linkboy/schedulers/scheduler_factory.hpp"
-#include "linkboy/schedulers/sequential_scheduler.hpp"
-#include "linkboy/schedulers/timm_scheduler.hpp"
-#include "linkboy/schedulers/torch_scheduler.hpp"
-#include "linkboy/schedulers/warmup_scheduler.hpp"
 #include "paired.hpp"
 
 namespace linkboy::benchmarks {
@@ -42,9 +38,11 @@ std::vector<std::pair<std::string, CreateSchedulerFn>> all_schedules() {
   all.emplace_back("chained", chained({.schedulers = {linear, cosine}}));
   all.emplace_back("warm-up", warmup({.scheduler = cosine}));
   all.emplace_back("timm", timm_schedule({.scheduler = cosine}));
-  all.emplace_back("torch", torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer) {
-                     return std::make_unique<torch::optim::StepLR>(optimizer, 1000, 0.9);
-                   }}));
+  all.emplace_back(
+      "torch",
+      torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer, const RunConfig&) {
+        return std::make_unique<torch::optim::StepLR>(optimizer, 1000, 0.9);
+      }}));
   return all;
 }
 

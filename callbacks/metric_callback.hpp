@@ -10,7 +10,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
-#include "linkboy/metrics/metric_collection.hpp"
+#include "linkboy/metric.hpp"
 #include "linkboy/util/make.hpp"
 
 namespace linkboy {

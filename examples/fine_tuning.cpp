@@ -11,7 +11,7 @@
 #include <linkboy/checkpoint/checkpoint.hpp>
 #include <linkboy/cli.hpp>
 #include <linkboy/data/image_transforms.hpp>
-#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/metrics/classification.hpp>
 #include <linkboy/schedulers/curves.hpp>
 #include <linkboy/trainer.hpp>
 #include <linkboy/vision/resnet.hpp>

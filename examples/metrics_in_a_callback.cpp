@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include <linkboy/callbacks/metric_callback.hpp>
-#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/metrics/classification.hpp>
 #include <linkboy/trainer.hpp>
 
 /// The Brier score: the mean squared distance between the predicted probabilities and the one-hot

@@ -6,7 +6,7 @@
 
 #include <linkboy/callbacks/model_ema.hpp>
 #include <linkboy/data/image_transforms.hpp>
-#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/metrics/classification.hpp>
 #include <linkboy/trainer.hpp>
 
 #include "parts/shapes.hpp"

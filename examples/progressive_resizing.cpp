@@ -7,7 +7,7 @@
 #include <cstdio>
 
 #include <linkboy/data/image_transforms.hpp>
-#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/metrics/classification.hpp>
 #include <linkboy/schedulers/curves.hpp>
 #include <linkboy/trainer.hpp>
 

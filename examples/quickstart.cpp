@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <numbers>
 
-#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/metrics/classification.hpp>
 #include <linkboy/trainer.hpp>
 
 /// Returns points [N, 2] on two interleaved spirals, and labels [N] with the spiral of each point.

@@ -42,4 +42,12 @@ at::Tensor MeanMetric::value_of(const std::vector<at::Tensor>& states) const {
   return states[0] / states[1];
 }
 
+FunctionMetric::FunctionMetric(Function function) : function_(std::move(function)) {
+  LINKBOY_CHECK_OPTION(function_, "the function of the FunctionMetric is empty; pass a function.");
+}
+
+void FunctionMetric::update(const at::Tensor& outputs, const at::Tensor& targets) {
+  MeanMetric::update(function_(outputs, targets), at::Tensor());
+}
+
 }  // namespace linkboy

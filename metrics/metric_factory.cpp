@@ -2,21 +2,10 @@
 
 #include "linkboy/metrics/metric_factory.hpp"
 
-#include "linkboy/metrics/accuracy.hpp"
-#include "linkboy/metrics/auroc.hpp"
-#include "linkboy/metrics/average_precision.hpp"
-#include "linkboy/metrics/cohen_kappa.hpp"
-#include "linkboy/metrics/confusion_matrix.hpp"
-#include "linkboy/metrics/dice.hpp"
-#include "linkboy/metrics/f_beta.hpp"
-#include "linkboy/metrics/iou.hpp"
-#include "linkboy/metrics/matthews_corr_coef.hpp"
-#include "linkboy/metrics/mean_absolute_error.hpp"
-#include "linkboy/metrics/mean_squared_error.hpp"
+#include "linkboy/metrics/classification.hpp"
 #include "linkboy/metrics/perplexity.hpp"
-#include "linkboy/metrics/precision_score.hpp"
-#include "linkboy/metrics/r2_score.hpp"
-#include "linkboy/metrics/recall_score.hpp"
+#include "linkboy/metrics/ranking.hpp"
+#include "linkboy/metrics/regression.hpp"
 #include "linkboy/util/make.hpp"
 
 namespace linkboy {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "linkboy/export.hpp"
-#include "linkboy/metrics/metric.hpp"
+#include "linkboy/metric.hpp"
 #include "linkboy/util/text_options.hpp"
 
 namespace linkboy {

@@ -1,4 +1,4 @@
-// The schedules that are one formula of the update, from step to inverse square root. They share a
+// The schedules that are one formula of the update, from step to warm-up-stable-decay. They share a
 // file because each is only a function.
 
 #include "linkboy/schedulers/curves.hpp"
@@ -39,6 +39,27 @@ struct Cycles {
     return cycle;
   }
 };
+
+/// The updates of a decay in a warm-up-stable-decay schedule. The checkpoint is due after `end`
+/// updates.
+struct WsdDecay {
+  double begin;
+  double end;
+};
+
+/// Returns the value after a share `t` of a decay.
+double decayed_value(const WsdSchedulerOptions& options, double base, double t) {
+  const double minimum = options.min_lr_ratio;
+  switch (options.decay) {
+    case WsdSchedulerOptions::Decay::inverse:
+      return base / (t / minimum + 1.0 - t);
+    case WsdSchedulerOptions::Decay::linear:
+      return base * (minimum + (1.0 - minimum) * (1.0 - t));
+    case WsdSchedulerOptions::Decay::sqrt:
+      break;
+  }
+  return base * (minimum + (1.0 - minimum) * (1.0 - std::sqrt(t)));
+}
 
 }  // namespace
 
@@ -216,6 +237,59 @@ Curve curve_of(const InverseSqrtSchedulerOptions& options, const RunConfig& conf
             if (n < warmup) return start + n * (base - start) / warmup;
             return base / std::sqrt((n - warmup + timescale) / timescale);
           }};
+}
+
+Curve curve_of(const WsdSchedulerOptions& options, const RunConfig& config) {
+  const OptionReader reader("wsd schedule", config);
+  const int64_t total = reader.count("num_updates", options.num_updates);
+  double warmup =
+      static_cast<double>(reader.count("warmup_updates", options.warmup_updates, /*minimum=*/0));
+  reader.not_negative("warmup_start_lr", options.warmup_start_lr);
+  reader.in_range("decay_phase_ratio", options.decay_phase_ratio, 0.0, 1.0);
+  reader.positive("decay_phase_ratio", options.decay_phase_ratio);
+  reader.in_range("min_lr_ratio", options.min_lr_ratio, 0.0, 1.0);
+  LINKBOY_CHECK_OPTION(
+      options.decay != WsdSchedulerOptions::Decay::inverse || options.min_lr_ratio > 0.0,
+      "the wsd schedule's min_lr_ratio is 0, which its inverse decay never reaches; set a positive "
+      "value, or choose another decay.");
+  constexpr int64_t kMaxCheckpoints = 62;
+  const int64_t num = options.num_checkpoints;
+  LINKBOY_CHECK_OPTION(
+      num >= 1 && num <= kMaxCheckpoints && (total >> (num - 1)) >= 1,
+      "the wsd schedule's num_checkpoints is ", num, " in ", total,
+      " updates; it must be at least 1, and 2^(num_checkpoints - 1) must be at most the number of "
+      "updates.");
+  if (options.is_continuation_from_checkpoint) warmup = 0.0;
+
+  std::vector<Scheduler::Length> lengths{{"warmup_updates", warmup}};
+  std::vector<WsdDecay> decays;
+  for (int64_t i = 0; i < num; ++i) {
+    const auto end = static_cast<double>(total >> (num - 1 - i));
+    const double period = end - (decays.empty() ? 0.0 : decays.back().end);
+    // The first update of a decay uses the base value, so a decay of one update would have no
+    // effect. The share is increased slightly, because 100 * 0.29 is less than 29 in floating
+    // point.
+    const double decay = std::max(std::floor(period * options.decay_phase_ratio * (1.0 + 1e-9)),
+                                  std::min(2.0, period));
+    decays.push_back({end - decay, end});
+    lengths.emplace_back("decay " + std::to_string(i + 1), end - decay);
+    lengths.emplace_back("checkpoint " + std::to_string(i + 1), end);
+  }
+  LINKBOY_CHECK_OPTION(warmup <= decays[0].begin, "the wsd schedule warms up for ", warmup,
+                       " updates, but its first decay begins after ", decays[0].begin,
+                       ". Make the warm-up or the decay shorter.");
+  return {std::move(lengths),
+          [warmup, decays, options](double n, double base) {
+            if (n < warmup) {
+              return options.warmup_start_lr + n / warmup * (base - options.warmup_start_lr);
+            }
+            const auto next = std::find_if(decays.begin(), decays.end() - 1,
+                                           [n](const WsdDecay& decay) { return n < decay.end; });
+            if (n < next->begin || next->begin == next->end) return base;
+            return decayed_value(options, base,
+                                 std::min(1.0, (n - next->begin) / (next->end - next->begin)));
+          },
+          options.is_continuation_from_checkpoint};
 }
 
 }  // namespace linkboy

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "linkboy/export.hpp"
@@ -19,6 +18,9 @@ struct Curve {
   std::vector<Scheduler::Length> lengths;
   /// Returns the value after n updates for a group whose base value is `base`.
   std::function<double(double n, double base)> value;
+  /// Whether a run that loads the checkpoint of another run begins the curve again, from the base
+  /// values of the saved schedule.
+  bool begins_again = false;
 };
 
 /// The schedule whose curve the function `curve_of` returns for the options.
@@ -31,12 +33,20 @@ class CurveOf final : public CurveScheduler {
   /// @throws OptionError if an option is out of range, or if options contradict each other; Error
   ///         if an expression has no valid value in this run.
   CurveOf(torch::optim::Optimizer& optimizer, const Options& options, const RunConfig& config)
-      : CurveScheduler(optimizer, options.field), curve_(curve_of(options, config)) {}
+      : CurveScheduler(optimizer, options.field), curve_(curve_of(options, config)) {
+    for (const auto& [name, length] : curve_.lengths) add_length(name, length);
+  }
 
   double value_at(int64_t update, double base) const override {
     return curve_.value(static_cast<double>(update), base);
   }
-  std::vector<Length> lengths() const override { return curve_.lengths; }
+  StateDict continued(const StateDict& state) const override {
+    if (!curve_.begins_again) return state;
+    StateDict fresh = state_dict();
+    fresh.set("num_updates", int64_t{0});
+    fresh.set("base_values", state.at("base_values"));
+    return fresh;
+  }
 
  private:
   Curve curve_;
@@ -56,10 +66,8 @@ LINKBOY_API Curve curve_of(const StepSchedulerOptions& options, const RunConfig&
 /// Multiplies by gamma every step_size updates: f(n) = base * gamma^floor(n / step_size).
 /// Equivalent to PyTorch's StepLR.
 using StepScheduler = CurveOf<StepSchedulerOptions>;
-/// Returns a function for `TrainOptions::create_scheduler_fn`.
-inline CreateSchedulerFn step_decay(StepSchedulerOptions options = {}) {
-  return scheduler_fn<StepScheduler>(std::move(options));
-}
+/// Makes a StepScheduler.
+inline constexpr SchedulerMaker<StepScheduler> step_decay{};
 
 struct MultiStepSchedulerOptions {
   /// Numbers of updates after which the value is multiplied by `gamma`. Must be whole numbers, at
@@ -76,10 +84,8 @@ LINKBOY_API Curve curve_of(const MultiStepSchedulerOptions& options, const RunCo
 /// Multiplies by gamma at each milestone: f(n) = base * gamma^k, where k is the number of
 /// milestones that are at most n. Equivalent to PyTorch's MultiStepLR.
 using MultiStepScheduler = CurveOf<MultiStepSchedulerOptions>;
-/// Returns a function for `TrainOptions::create_scheduler_fn`.
-inline CreateSchedulerFn multi_step(MultiStepSchedulerOptions options) {
-  return scheduler_fn<MultiStepScheduler>(std::move(options));
-}
+/// Makes a MultiStepScheduler.
+inline constexpr SchedulerMaker<MultiStepScheduler> multi_step{};
 
 struct ConstantSchedulerOptions {
   /// Fraction of the base value in the first `num_updates` updates. Must be in [0, 1].
@@ -95,10 +101,8 @@ LINKBOY_API Curve curve_of(const ConstantSchedulerOptions& options, const RunCon
 /// The value is base * factor for the first `num_updates` updates, then base. Equivalent to
 /// PyTorch's ConstantLR.
 using ConstantScheduler = CurveOf<ConstantSchedulerOptions>;
-/// Returns a function for `TrainOptions::create_scheduler_fn`.
-inline CreateSchedulerFn constant(ConstantSchedulerOptions options = {}) {
-  return scheduler_fn<ConstantScheduler>(std::move(options));
-}
+/// Makes a ConstantScheduler.
+inline constexpr SchedulerMaker<ConstantScheduler> constant{};
 
 struct LinearSchedulerOptions {
   /// Fraction of the base value at the start. Must be in [0, 1].
@@ -116,10 +120,8 @@ LINKBOY_API Curve curve_of(const LinearSchedulerOptions& options, const RunConfi
 /// Changes linearly from base * start_factor at n = 0 to base * end_factor at n = num_updates, and
 /// stays there. Equivalent to PyTorch's LinearLR.
 using LinearScheduler = CurveOf<LinearSchedulerOptions>;
-/// Returns a function for `TrainOptions::create_scheduler_fn`.
-inline CreateSchedulerFn linear(LinearSchedulerOptions options = {}) {
-  return scheduler_fn<LinearScheduler>(std::move(options));
-}
+/// Makes a LinearScheduler.
+inline constexpr SchedulerMaker<LinearScheduler> linear{};
 
 struct ExponentialSchedulerOptions {
   /// Factor per update. Must be positive.
@@ -132,10 +134,8 @@ LINKBOY_API Curve curve_of(const ExponentialSchedulerOptions& options, const Run
 
 /// f(n) = base * gamma^n. Equivalent to PyTorch's ExponentialLR.
 using ExponentialScheduler = CurveOf<ExponentialSchedulerOptions>;
-/// Returns a function for `TrainOptions::create_scheduler_fn`.
-inline CreateSchedulerFn exponential(ExponentialSchedulerOptions options) {
-  return scheduler_fn<ExponentialScheduler>(options);
-}
+/// Makes a ExponentialScheduler.
+inline constexpr SchedulerMaker<ExponentialScheduler> exponential{};
 
 struct PolynomialSchedulerOptions {
   /// Number of updates until the end. Must be a whole number and at least 1.
@@ -159,10 +159,8 @@ LINKBOY_API Curve curve_of(const PolynomialSchedulerOptions& options, const RunC
 ///
 /// Covers PyTorch's PolynomialLR (m = 0, k = 1) and timm's PolyLRScheduler.
 using PolynomialScheduler = CurveOf<PolynomialSchedulerOptions>;
-/// Returns a function for `TrainOptions::create_scheduler_fn`.
-inline CreateSchedulerFn polynomial(PolynomialSchedulerOptions options = {}) {
-  return scheduler_fn<PolynomialScheduler>(std::move(options));
-}
+/// Makes a PolynomialScheduler.
+inline constexpr SchedulerMaker<PolynomialScheduler> polynomial{};
 
 struct TanhSchedulerOptions {
   /// Number of updates until the end. Must be a whole number and at least 1.
@@ -186,10 +184,8 @@ LINKBOY_API Curve curve_of(const TanhSchedulerOptions& options, const RunConfig&
 ///
 /// Equivalent to timm's TanhLRScheduler.
 using TanhScheduler = CurveOf<TanhSchedulerOptions>;
-/// Returns a function for `TrainOptions::create_scheduler_fn`.
-inline CreateSchedulerFn tanh_decay(TanhSchedulerOptions options = {}) {
-  return scheduler_fn<TanhScheduler>(std::move(options));
-}
+/// Makes a TanhScheduler.
+inline constexpr SchedulerMaker<TanhScheduler> tanh_decay{};
 
 /// Options of CosineScheduler. Numbers of updates do not have to be whole numbers.
 struct CosineSchedulerOptions {
@@ -236,10 +232,8 @@ LINKBOY_API Curve curve_of(const CosineSchedulerOptions& options, const RunConfi
 ///            m + (b - m) / 2 * (1 + cos(pi (n - W)^k / (N - W - C)^k))   n < N - C
 ///            m                                                          otherwise
 using CosineScheduler = CurveOf<CosineSchedulerOptions>;
-/// Returns a function for `TrainOptions::create_scheduler_fn`.
-inline CreateSchedulerFn cosine(CosineSchedulerOptions options = {}) {
-  return scheduler_fn<CosineScheduler>(std::move(options));
-}
+/// Makes a CosineScheduler.
+inline constexpr SchedulerMaker<CosineScheduler> cosine{};
 
 /// Set `first_cycle_updates` or `num_cycles`, but not both. If neither is set, one cycle spans the
 /// run.
@@ -288,10 +282,8 @@ LINKBOY_API Curve curve_of(const CosineRestartsSchedulerOptions& options, const 
 /// Covers PyTorch's CosineAnnealingWarmRestarts and timm's CosineLRScheduler. timm warms up only
 /// once, before the first cycle; use WarmupScheduler for that.
 using CosineRestartsScheduler = CurveOf<CosineRestartsSchedulerOptions>;
-/// Returns a function for `TrainOptions::create_scheduler_fn`.
-inline CreateSchedulerFn cosine_restarts(CosineRestartsSchedulerOptions options = {}) {
-  return scheduler_fn<CosineRestartsScheduler>(std::move(options));
-}
+/// Makes a CosineRestartsScheduler.
+inline constexpr SchedulerMaker<CosineRestartsScheduler> cosine_restarts{};
 
 struct InverseSqrtSchedulerOptions {
   /// Number of updates of linear warm-up. Must be a whole number, not negative, and at most the
@@ -317,9 +309,61 @@ LINKBOY_API Curve curve_of(const InverseSqrtSchedulerOptions& options, const Run
 ///
 /// Equivalent to transformers' get_inverse_sqrt_schedule.
 using InverseSqrtScheduler = CurveOf<InverseSqrtSchedulerOptions>;
-/// Returns a function for `TrainOptions::create_scheduler_fn`.
-inline CreateSchedulerFn inverse_sqrt(InverseSqrtSchedulerOptions options = {}) {
-  return scheduler_fn<InverseSqrtScheduler>(std::move(options));
-}
+/// Makes a InverseSqrtScheduler.
+inline constexpr SchedulerMaker<InverseSqrtScheduler> inverse_sqrt{};
+
+struct WsdSchedulerOptions {
+  /// The curve of a decay. With t from 0 to 1 over the decay and m = min_lr_ratio, the fraction of
+  /// the base value is:
+  ///
+  ///     sqrt      m + (1 - m) (1 - sqrt(t))
+  ///     inverse   1 / (t / m + 1 - t)
+  ///     linear    m + (1 - m) (1 - t)
+  enum class Decay { sqrt, inverse, linear };
+  friend LINKBOY_ENUM_NAMES(Decay, sqrt, inverse, linear);
+
+  /// Total number of updates in the schedule. Must be a whole number and at least 1.
+  RunExpression num_updates = placeholders::num_updates;
+  /// Number of updates of linear warm-up. Must be a whole number and not negative.
+  RunExpression warmup_updates = 0;
+  /// The value of the first update of the warm-up. Must not be negative.
+  double warmup_start_lr = 1e-6;
+
+  /// The curve of each decay.
+  Decay decay = Decay::sqrt;
+  /// Fraction of each period in which the value decays. Must be above 0 and at most 1. A decay has
+  /// at least 2 updates, unless the period has only 1. The first update of a decay uses the base
+  /// value.
+  double decay_phase_ratio = 0.1;
+  /// The value at the end of a decay as a fraction of the base value. Must be in [0, 1]. Must be
+  /// positive for `Decay::inverse`.
+  double min_lr_ratio = 1e-6;
+
+  /// Number of periods, each with a decay and a checkpoint at its end. Must be at least 1, and
+  /// 2^(num_checkpoints - 1) must be at most `num_updates`.
+  int64_t num_checkpoints = 1;
+  /// If true, the run continues from the checkpoint of another run. `Trainer::load_checkpoint` then
+  /// restores only the base values of the saved schedule (see `continued`), and the schedule starts
+  /// from its beginning, without warm-up.
+  bool is_continuation_from_checkpoint = false;
+
+  ParamGroupField field = ParamGroupField::lr;
+
+  LINKBOY_FIELDS(num_updates, warmup_updates, warmup_start_lr, decay, decay_phase_ratio,
+                 min_lr_ratio, num_checkpoints, is_continuation_from_checkpoint, field);
+};
+/// Returns the curve of the options in this run.
+LINKBOY_API Curve curve_of(const WsdSchedulerOptions& options, const RunConfig& config);
+
+/// Warms up, stays at the base value, then decays. With several checkpoints, the last one is at the
+/// end of the schedule, and each earlier one is halfway to the next: with 800 updates, 4
+/// checkpoints are at 100, 200, 400 and 800. After each checkpoint except the last, the value
+/// returns to the base value. The lengths are the warm-up and, for each period, the numbers of
+/// updates before its decay and before its checkpoint: "decay 1", "checkpoint 1", "decay 2", ...
+///
+/// Based on pytorch-accelerated's WSDLrScheduler, whose checkpoints missed the end of the run.
+using WsdScheduler = CurveOf<WsdSchedulerOptions>;
+/// Makes a WsdScheduler.
+inline constexpr SchedulerMaker<WsdScheduler> wsd{};
 
 }  // namespace linkboy

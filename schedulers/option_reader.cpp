@@ -65,14 +65,4 @@ void OptionReader::fits_run(const char* name, double updates) const {
                        updates, " updates, but the run has only ", run, ". Make it shorter.");
 }
 
-std::vector<ParamGroupField> momentum_beside(ParamGroupField field, bool cycle_momentum,
-                                             std::string_view schedule) {
-  if (!cycle_momentum) return {};
-  LINKBOY_CHECK_OPTION(
-      field != ParamGroupField::momentum, "the ", schedule,
-      "'s field is momentum, which cycle_momentum also moves; set cycle_momentum to "
-      "false.");
-  return {ParamGroupField::momentum};
-}
-
 }  // namespace linkboy

@@ -2,12 +2,10 @@
 
 #include "linkboy/schedulers/scheduler_factory.hpp"
 
+#include "linkboy/schedulers/composite.hpp"
 #include "linkboy/schedulers/curves.hpp"
-#include "linkboy/schedulers/cyclic_scheduler.hpp"
-#include "linkboy/schedulers/one_cycle_scheduler.hpp"
-#include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
-#include "linkboy/schedulers/timm_scheduler.hpp"
-#include "linkboy/schedulers/wsd_scheduler.hpp"
+#include "linkboy/schedulers/cycles.hpp"
+#include "linkboy/schedulers/reactive.hpp"
 
 namespace linkboy {
 namespace {

@@ -8,7 +8,7 @@
 #include <linkboy/callbacks/early_stopping.hpp>
 #include <linkboy/callbacks/save_best_model.hpp>
 #include <linkboy/cli.hpp>
-#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/metrics/classification.hpp>
 #include <linkboy/schedulers/curves.hpp>
 #include <linkboy/trainer.hpp>
 

@@ -7,7 +7,7 @@
 
 #include <linkboy/callbacks/lambda_callback.hpp>
 #include <linkboy/cli.hpp>
-#include <linkboy/metrics/mean_absolute_error.hpp>
+#include <linkboy/metrics/regression.hpp>
 #include <linkboy/trainer.hpp>
 
 constexpr int64_t kTotalBatchSize = 64;

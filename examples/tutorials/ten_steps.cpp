@@ -8,7 +8,7 @@
 #include <linkboy/callbacks/save_training_state.hpp>
 #include <linkboy/callbacks/stop_on_signal.hpp>
 #include <linkboy/cli.hpp>
-#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/metrics/classification.hpp>
 #include <linkboy/trainer.hpp>
 
 /// Returns points [N, 2] on two interleaved spirals, and labels [N] with the spiral of each point.

@@ -20,6 +20,7 @@
 #include "linkboy/fine_tuning.hpp"
 #include "linkboy/loss_function.hpp"
 #include "linkboy/memory.hpp"
+#include "linkboy/metric.hpp"
 #include "linkboy/model.hpp"
 #include "linkboy/precision.hpp"
 #include "linkboy/profiling.hpp"

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -14,7 +15,8 @@
 
 namespace torch::optim {
 class Optimizer;
-}
+class OptimizerOptions;
+}  // namespace torch::optim
 
 namespace linkboy {
 
@@ -38,6 +40,10 @@ LINKBOY_API std::vector<double> get_param_group_field(const torch::optim::Optimi
 ///         differs from the number of param groups.
 LINKBOY_API void set_param_group_field(torch::optim::Optimizer& optimizer, ParamGroupField field,
                                        const std::vector<double>& values);
+/// Sets a field of the options of one param group.
+/// @throws Error if the options do not have this field.
+LINKBOY_API void set_param_group_field(torch::optim::OptimizerOptions& options,
+                                       ParamGroupField field, double value);
 
 /// One value for each param group.
 struct FieldValues {
@@ -132,7 +138,7 @@ class LINKBOY_API Scheduler {
 
   /// Returns all lengths. By default, a state can be loaded only by a schedule of the same class
   /// with the same lengths (see `allow_changed_lengths`).
-  virtual std::vector<Length> lengths() const { return {}; }
+  const std::vector<Length>& lengths() const { return lengths_; }
 
   /// Returns the state from which `load_state_dict` continues with exactly the next value: the
   /// class, the count, the base values and the lengths. All other options come from the new
@@ -164,11 +170,26 @@ class LINKBOY_API Scheduler {
   /// follow the curve.
   bool stays_zero(double base) const { return base == 0.0 && field() != ParamGroupField::lr; }
 
+  /// Returns `value_of(group, base)` for each group, and 0 if its value stays 0.
+  template <class ValueOf>
+  std::vector<double> values_of_groups(ValueOf value_of) const {
+    std::vector<double> values = base_values();
+    for (std::size_t group = 0; group < values.size(); ++group) {
+      if (!stays_zero(values[group])) values[group] = value_of(group, values[group]);
+    }
+    return values;
+  }
+
   /// Uses the current values of the groups as their base values.
   /// @param other_fields  The fields that `other_values_at` sets.
   explicit Scheduler(torch::optim::Optimizer& optimizer,
                      ParamGroupField field = ParamGroupField::lr,
                      const std::vector<ParamGroupField>& other_fields = {});
+
+  /// Adds a length. Call it in the constructor.
+  void add_length(std::string name, double length) {
+    lengths_.emplace_back(std::move(name), length);
+  }
 
   /// The update whose values are in effect: `num_updates()`, unless a schedule does not follow the
   /// count.
@@ -185,6 +206,7 @@ class LINKBOY_API Scheduler {
 
   torch::optim::Optimizer* optimizer_;
   std::vector<FieldValues> base_;  // the main field comes first
+  std::vector<Length> lengths_;
   int64_t num_updates_ = 0;
   int64_t num_updates_of_run_ = std::numeric_limits<int64_t>::max();
   bool allows_changed_lengths_ = false;
@@ -215,5 +237,16 @@ template <class S, class Options>
         return std::make_unique<S>(optimizer, options, config);
       };
 }
+
+/// A function that returns a function for `TrainOptions::create_scheduler_fn`, from the options of
+/// one schedule: `step_decay({.gamma = 0.5})` after
+/// `inline constexpr SchedulerMaker<StepScheduler> step_decay{};`.
+template <class S>
+struct SchedulerMaker {
+  /// Returns a function that constructs an S with these options.
+  CreateSchedulerFn operator()(typename S::Options options = {}) const {
+    return scheduler_fn<S>(std::move(options));
+  }
+};
 
 }  // namespace linkboy

@@ -72,79 +72,38 @@ class Measure final : public Callback {
   Clock::time_point start_{};
 };
 
+bool says(const c10::Error& error, std::string_view words) {
+  return std::string_view(error.what()).find(words) != std::string_view::npos;
+}
+
 bool says_out_of_memory(const c10::Error& error) {
-  if (dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr) return true;
-  return std::string_view(error.what()).find("not enough memory") != std::string_view::npos;
+  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+         says(error, "not enough memory");
 }
 
 /// BatchNorm cannot compute a variance from one value per channel.
 bool says_too_few_values(const c10::Error& error) {
-  return std::string_view(error.what()).find("Expected more than 1 value per channel") !=
-         std::string_view::npos;
+  return says(error, "Expected more than 1 value per channel");
 }
 
-class Finder {
- public:
-  Finder(Trainer& trainer, TrainOptions options, const BatchSizeFinderOptions& finder)
-      : trainer_(trainer),
-        options_(std::move(options)),
-        can_be_larger_(finder.max_batch_size > 1 && options_.train_dataset.size() > 1),
-        measure_(std::make_shared<Measure>(finder)),
-        snapshot_(trainer, measure_) {}
+enum class Outcome { fits, too_large, too_few_values, stopped };
 
-  /// Runs one trial. Restores everything before it returns or throws.
-  bool try_size(int64_t batch_size) {
-    options_.per_device_batch_size = batch_size;
-    needs_larger_ = false;
-    BatchSizeTrial trial;
-    try {
-      trial.fits = train();
-    } catch (...) {
-      snapshot_.restore();
-      throw;
-    }
-    snapshot_.restore();
-    if (is_stopped_ || needs_larger_) return false;
-    trial.batch_size = batch_size;
-    trial.memory_mib = measure_->trial().memory_mib;
-    if (trial.fits) trial.samples_per_second = measure_->trial().samples_per_second;
-    result_.trials.push_back(trial);
-    return trial.fits;
+/// Runs one trial.
+/// @param can_be_larger  Whether batches that are too small for BatchNorm are not an error.
+Outcome try_batches(RunSnapshot& snapshot, const TrainOptions& options, bool can_be_larger) {
+  try {
+    const TrainResult result = snapshot.trial(options);
+    return result.reason == StopReason::max_steps ? Outcome::fits : Outcome::stopped;
+  } catch (const TooLarge&) {
+    return Outcome::too_large;
+  } catch (const std::bad_alloc&) {
+    return Outcome::too_large;
+  } catch (const c10::Error& error) {
+    if (can_be_larger && says_too_few_values(error)) return Outcome::too_few_values;
+    if (!says_out_of_memory(error)) throw;
+    return Outcome::too_large;
   }
-
-  /// Whether a trial was stopped before it was complete.
-  bool is_stopped() const { return is_stopped_; }
-  /// Whether the last trial's batches had too few samples for BatchNorm.
-  bool needs_larger() const { return needs_larger_; }
-
-  BatchSizeFinderResult result() && { return std::move(result_); }
-
- private:
-  bool train() {
-    try {
-      is_stopped_ = trainer_.train(options_).reason != StopReason::max_steps;
-      return true;
-    } catch (const TooLarge&) {
-      return false;
-    } catch (const std::bad_alloc&) {
-      return false;
-    } catch (const c10::Error& error) {
-      needs_larger_ =
-          options_.per_device_batch_size == 1 && can_be_larger_ && says_too_few_values(error);
-      if (!needs_larger_ && !says_out_of_memory(error)) throw;
-      return false;
-    }
-  }
-
-  Trainer& trainer_;
-  TrainOptions options_;
-  bool can_be_larger_;
-  std::shared_ptr<Measure> measure_;
-  RunSnapshot snapshot_;
-  BatchSizeFinderResult result_;
-  bool is_stopped_ = false;
-  bool needs_larger_ = false;
-};
+}
 
 void check(const BatchSizeFinderOptions& finder, Trainer& trainer) {
   LINKBOY_CHECK_OPTION(finder.min_batch_size >= 1, "min_batch_size is ", finder.min_batch_size,
@@ -162,19 +121,6 @@ void check(const BatchSizeFinderOptions& finder, Trainer& trainer) {
                 ". Run it in one process on the same hardware.");
 }
 
-/// Fills in the best sizes of all trials.
-void conclude(BatchSizeFinderResult& result) {
-  double best = -1.0;
-  for (const BatchSizeTrial& trial : result.trials) {
-    if (!trial.fits) continue;
-    result.largest = std::max(result.largest, trial.batch_size);
-    if (trial.samples_per_second > best) {
-      best = trial.samples_per_second;
-      result.fastest = trial.batch_size;
-    }
-  }
-}
-
 }  // namespace
 
 BatchSizeFinderResult find_batch_size(Trainer& trainer, TrainOptions options,
@@ -186,37 +132,47 @@ BatchSizeFinderResult find_batch_size(Trainer& trainer, TrainOptions options,
                        "train_dataloader_options has a batch_sampler, which determines the batch "
                        "sizes, but find_batch_size must set them. Leave the batch_sampler out.");
   const int64_t most = std::min(finder.max_batch_size, options.train_dataset.size());
-  options.max_num_updates = finder.num_updates;
-  options.create_scheduler_fn = {};
-  options.eval_dataset = {};
-  options.eval_dataloader.reset();
-  options.more_eval_datasets.clear();
-  options.resume_from.reset();
-  options.callbacks.clear();
+  options = trial_options(std::move(options), finder.num_updates);
 
-  Finder search(trainer, std::move(options), finder);
-  int64_t fits = 0;
-  int64_t too_large = most + 1;
-  for (int64_t size = std::min(finder.min_batch_size, most); size < too_large;) {
-    if (search.try_size(size)) {
-      fits = size;
-    } else if (!search.needs_larger()) {
-      too_large = size;
-      break;
+  BatchSizeFinderResult result;
+  const auto measure = std::make_shared<Measure>(finder);
+  RunSnapshot snapshot(trainer, measure);
+  const auto try_size = [&](int64_t size) {
+    options.per_device_batch_size = size;
+    const Outcome outcome = try_batches(snapshot, options, size == 1 && most > 1);
+    if (outcome == Outcome::fits || outcome == Outcome::too_large) {
+      BatchSizeTrial trial = measure->trial();
+      trial.batch_size = size;
+      trial.fits = outcome == Outcome::fits;
+      if (!trial.fits) trial.samples_per_second = 0.0;
+      result.trials.push_back(trial);
     }
+    return outcome;
+  };
+
+  int64_t too_large = most + 1;
+  Outcome outcome = Outcome::fits;
+  for (int64_t size = std::min(finder.min_batch_size, most); size < too_large;) {
+    outcome = try_size(size);
+    if (outcome == Outcome::too_large || outcome == Outcome::stopped) too_large = size;
+    if (outcome == Outcome::fits) result.largest = size;
     if (size == most) break;
     size = std::min(2 * size, most);
   }
-  LINKBOY_CHECK(fits > 0 || search.is_stopped(), "not even a batch of ", too_large,
+  LINKBOY_CHECK(result.largest > 0 || outcome == Outcome::stopped, "not even a batch of ",
+                too_large,
                 " fits into memory. Use a smaller model, a smaller min_batch_size or activation "
                 "checkpoints.");
-  while (too_large - fits > std::max<int64_t>(1, fits / 8) && too_large <= most &&
-         !search.is_stopped()) {
-    const int64_t middle = fits + (too_large - fits) / 2;
-    (search.try_size(middle) ? fits : too_large) = middle;
+  while (too_large - result.largest > std::max<int64_t>(1, result.largest / 8) &&
+         too_large <= most && outcome != Outcome::stopped) {
+    const int64_t middle = result.largest + (too_large - result.largest) / 2;
+    outcome = try_size(middle);
+    (outcome == Outcome::fits ? result.largest : too_large) = middle;
   }
-  BatchSizeFinderResult result = std::move(search).result();
-  conclude(result);
+  const auto fastest = std::max_element(
+      result.trials.begin(), result.trials.end(),
+      [](const auto& a, const auto& b) { return a.samples_per_second < b.samples_per_second; });
+  if (result.largest > 0) result.fastest = fastest->batch_size;
   return result;
 }
 

@@ -2,6 +2,8 @@
 
 #include "fine_tuning/layer_groups.hpp"
 
+#include <unordered_set>
+
 #include "linkboy/error.hpp"
 
 namespace linkboy {
@@ -33,8 +35,21 @@ std::vector<GroupedModule> grouped_modules(const std::shared_ptr<torch::nn::Modu
   return modules;
 }
 
-std::string joined_name(const std::string& module, const std::string& name) {
-  return module.empty() ? name : module + "." + name;
+std::vector<GroupedParameter> grouped_parameters(
+    const std::shared_ptr<torch::nn::Module>& root,
+    std::optional<std::pair<int64_t, int64_t>> in_groups) {
+  std::vector<GroupedParameter> parameters;
+  std::unordered_set<const at::TensorImpl*> seen;
+  for (const auto& [group, name, module] : grouped_modules(root)) {
+    if (in_groups && (group < in_groups->first || group > in_groups->second)) continue;
+    for (const auto& item : module->named_parameters(/*recurse=*/false)) {
+      const at::Tensor& tensor = item.value();
+      if (!tensor.defined() || !seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+      parameters.push_back(
+          {group, name.empty() ? item.key() : name + "." + item.key(), item.key(), module, tensor});
+    }
+  }
+  return parameters;
 }
 
 }  // namespace linkboy

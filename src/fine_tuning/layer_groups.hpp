@@ -6,7 +6,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "linkboy/model.hpp"
@@ -33,7 +35,21 @@ std::vector<GroupedModule> layer_groups(const std::shared_ptr<torch::nn::Module>
 /// comes first and belongs to group 0. A module that is registered twice appears twice.
 std::vector<GroupedModule> grouped_modules(const std::shared_ptr<torch::nn::Module>& root);
 
-/// Joins two names: "block" and "weight" become "block.weight".
-std::string joined_name(const std::string& module, const std::string& name);
+/// A parameter, the module that it belongs to directly, and the layer group.
+struct GroupedParameter {
+  int64_t group;
+  /// Dotted, as in the state dict.
+  std::string name;
+  /// Within the module.
+  std::string own_name;
+  std::shared_ptr<torch::nn::Module> module;
+  at::Tensor tensor;
+};
+
+/// Returns all parameters in the order of `grouped_modules`, each once, including frozen ones. If
+/// `in_groups` is given, only those of the modules in these layer groups.
+std::vector<GroupedParameter> grouped_parameters(
+    const std::shared_ptr<torch::nn::Module>& root,
+    std::optional<std::pair<int64_t, int64_t>> in_groups = {});
 
 }  // namespace linkboy

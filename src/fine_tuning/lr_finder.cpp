@@ -165,25 +165,12 @@ std::optional<double> steepest_fall(const LrFinderResult& result, double smoothi
 LrFinderResult find_learning_rate(Trainer& trainer, TrainOptions options,
                                   const LrFinderOptions& finder) {
   check(finder);
-  options.max_num_updates = finder.num_updates;
+  options = trial_options(std::move(options), finder.num_updates);
   options.create_scheduler_fn = [&](torch::optim::Optimizer& optimizer, const RunConfig&) {
     return std::make_unique<GrowingRate>(optimizer, finder);
   };
-  options.eval_dataset = {};
-  options.eval_dataloader.reset();
-  options.more_eval_datasets.clear();
-  options.resume_from.reset();
-  options.callbacks.clear();
-
   LrFinderResult result;
-  RunSnapshot snapshot(trainer, std::make_shared<RecordLosses>(finder, result));
-  try {
-    trainer.train(options);
-  } catch (...) {
-    snapshot.restore();
-    throw;
-  }
-  snapshot.restore();
+  RunSnapshot(trainer, std::make_shared<RecordLosses>(finder, result)).trial(options);
   result.suggestion = steepest_fall(result, finder.smoothing);
   return result;
 }

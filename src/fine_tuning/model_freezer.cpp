@@ -46,20 +46,6 @@ bool is_any_frozen(const Module& module) {
   });
 }
 
-/// Returns the parameters of the model, each once, for which `accepts` returns true.
-template <class Accepts>
-std::vector<at::Tensor> parameters_where(const std::shared_ptr<Module>& root, Accepts accepts) {
-  std::vector<at::Tensor> parameters;
-  std::unordered_set<const at::TensorImpl*> seen;
-  for (const GroupedModule& part : grouped_modules(root)) {
-    for (const at::Tensor& parameter : part.module->parameters(/*recurse=*/false)) {
-      if (!parameter.defined() || !accepts(part, parameter)) continue;
-      if (seen.insert(parameter.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
-    }
-  }
-  return parameters;
-}
-
 }  // namespace
 
 ModelFreezer::ModelFreezer(Model model, ModelFreezerOptions options)
@@ -133,10 +119,10 @@ void ModelFreezer::set_modes(const Modules& to_train) {
   for (const auto& [module, is_training] : modes) module->train(is_training);
 }
 
-std::vector<LayerGroup> ModelFreezer::get_layer_groups() const {
-  std::vector<LayerGroup> groups;
-  for (const auto& [index, name, module] : layer_groups(module_)) {
-    groups.push_back({index, name, module, is_any_frozen(*module)});
+std::vector<Layer> ModelFreezer::get_layer_groups() const {
+  std::vector<Layer> groups;
+  for (const auto& [group, name, module] : layer_groups(module_)) {
+    groups.push_back({group, name, module, is_any_frozen(*module)});
   }
   return groups;
 }
@@ -151,17 +137,21 @@ std::vector<Layer> ModelFreezer::get_layers() const {
 }
 
 std::vector<at::Tensor> ModelFreezer::get_trainable_parameters() const {
-  return parameters_where(module_, [](const GroupedModule&, const at::Tensor& parameter) {
-    return parameter.requires_grad();
-  });
+  std::vector<at::Tensor> trainable;
+  for (const GroupedParameter& parameter : grouped_parameters(module_)) {
+    if (parameter.tensor.requires_grad()) trainable.push_back(parameter.tensor);
+  }
+  return trainable;
 }
 
 std::vector<at::Tensor> ModelFreezer::get_frozen_parameters(int64_t from_index,
                                                             int64_t to_index) const {
-  const std::pair<int64_t, int64_t> range = range_of(from_index, to_index);
-  return parameters_where(module_, [&](const GroupedModule& part, const at::Tensor& parameter) {
-    return part.group >= range.first && part.group <= range.second && !parameter.requires_grad();
-  });
+  std::vector<at::Tensor> frozen;
+  for (const GroupedParameter& parameter :
+       grouped_parameters(module_, range_of(from_index, to_index))) {
+    if (!parameter.tensor.requires_grad()) frozen.push_back(parameter.tensor);
+  }
+  return frozen;
 }
 
 }  // namespace linkboy

@@ -2,9 +2,8 @@
 
 #include "fine_tuning/run_snapshot.hpp"
 
-#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
-#include "checkpoint/named_tensors.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "checkpoint/rng_state.hpp"
 #include "linkboy/error.hpp"
@@ -22,59 +21,27 @@ StateDict copy_of(const StateDict& state) {
 
 }  // namespace
 
-/// The Trainer's run and the schedules of its optimizers before the trials.
-struct RunSnapshot::PreviousRun {
-  explicit PreviousRun(Trainer::Implementation& trainer)
-      : schedules(trainer.optimizers_.all().size()) {
-    exchange(trainer);
-    begin_trial(trainer);
-  }
-
-  void exchange(Trainer::Implementation& trainer) {
-    std::swap(run, trainer.run_);
-    const auto trained = trainer.optimizers_.all();
-    for (std::size_t i = 0; i < schedules.size(); ++i) trained[i]->exchange_schedule(schedules[i]);
-  }
-
-  /// A trial starts from the same base values as the next run.
-  void begin_trial(Trainer::Implementation& trainer) const {
-    trainer.run_ = std::make_unique<RunState>();
-    const auto trained = trainer.optimizers_.all();
-    for (std::size_t i = 0; i < schedules.size(); ++i) {
-      TrainedOptimizer::Schedule of_trial{.base_values = schedules[i].base_values};
-      trained[i]->exchange_schedule(of_trial);
-    }
-  }
-
-  std::unique_ptr<RunState> run = std::make_unique<RunState>();
-  std::vector<TrainedOptimizer::Schedule> schedules;
-};
-
 RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
     : trainer_(trainer),
       restore_modes_(trainer.model(), trainer.registered_modules()),
-      callbacks_(trainer.callback_handler()) {
+      callbacks_(trainer.callback_handler()),
+      run_(std::make_unique<RunState>()),
+      schedules_(trainer.impl_->optimizers_.all().size()) {
   LINKBOY_CHECK_OPTION(trainer.optimizer(),
                        "the Trainer has no optimizer; pass one to its constructor to train.");
-  Accelerator& accelerator = trainer.accelerator();
-  for (const auto& [name, tensor] : trainer.model().named_tensors()) {
-    model_.set(name, tensor.detach().clone());
-  }
-  for (const auto& module : trainer.registered_modules()) {
-    NamedTensors& copies = modules_.emplace_back(named_tensors_of(*module));
-    for (auto& [name, tensor] : copies) tensor = tensor.detach().clone();
-  }
-  optimizer_ = copy_of(accelerator.optimizer_state_dict(*trainer.optimizer()));
-  for (const std::string& name : trainer.registered_optimizers()) {
-    registered_optimizers_.push_back(
-        copy_of(accelerator.optimizer_state_dict(*trainer.optimizer(name))));
+  const at::NoGradGuard no_grad;
+  const Accelerator& accelerator = trainer.accelerator();
+  modules_ = copy_of(trainer.impl_->modules_.tensors_by_part(/*with_parameters=*/true));
+  for (const torch::optim::Optimizer* optimizer : trainer.impl_->optimizers_.bare()) {
+    optimizers_.push_back(copy_of(accelerator.optimizer_state_dict(*optimizer)));
   }
   accelerator_ = copy_of(accelerator.state_dict());
   members_ = copy_of(trainer.state_dict());
   if (accelerator.grad_scaler() != nullptr) grad_scaler_ = accelerator.grad_scaler()->state_dict();
   rng_ = rng_state(trainer.device());
   history_ = trainer.run_history().state_dict();
-  previous_run_ = std::make_unique<PreviousRun>(*trainer.impl_);
+  exchange_run();
+  begin_trial();
   CallbackList callbacks = low_overhead_callbacks();
   callbacks.push_back(std::move(callback));
   trainer.callback_handler() = CallbackHandler(std::move(callbacks));
@@ -84,31 +51,64 @@ RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
 RunSnapshot::~RunSnapshot() {
   trainer_.impl_->stop_.keep_requests(false);
   trainer_.callback_handler() = callbacks_;
-  previous_run_->exchange(*trainer_.impl_);
+  exchange_run();
+}
+
+void RunSnapshot::exchange_run() {
+  std::swap(run_, trainer_.impl_->run_);
+  const auto trained = trainer_.impl_->optimizers_.all();
+  for (std::size_t i = 0; i < schedules_.size(); ++i) trained[i]->exchange_schedule(schedules_[i]);
+}
+
+void RunSnapshot::begin_trial() {
+  trainer_.impl_->run_ = std::make_unique<RunState>();
+  const auto trained = trainer_.impl_->optimizers_.all();
+  for (std::size_t i = 0; i < schedules_.size(); ++i) {
+    TrainedOptimizer::Schedule of_trial{.base_values = schedules_[i].base_values};
+    trained[i]->exchange_schedule(of_trial);
+  }
+}
+
+TrainResult RunSnapshot::trial(const TrainOptions& options) {
+  TrainResult result;
+  try {
+    result = trainer_.train(options);
+  } catch (...) {
+    restore();
+    throw;
+  }
+  restore();
+  return result;
 }
 
 void RunSnapshot::restore() {
-  trainer_.model().load_state_dict(model_);
-  for (std::size_t i = 0; i < modules_.size(); ++i) {
-    copy_named_tensors(named_tensors_of(*trainer_.registered_modules()[i]), StateDict(modules_[i]),
-                       "a registered module's state");
-  }
-  Accelerator::zero_grad(*trainer_.optimizer());
-  load_optimizer_state_dict(*trainer_.optimizer(), optimizer_);
-  const auto names = trainer_.registered_optimizers();
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    torch::optim::Optimizer& optimizer = *trainer_.optimizer(names[i]);
-    Accelerator::zero_grad(optimizer);
-    load_optimizer_state_dict(optimizer, registered_optimizers_[i]);
+  TrainedModules& modules = trainer_.impl_->modules_;
+  modules.load(modules.check(modules_, /*with_registered=*/true, "the state before the trial"));
+  const auto optimizers = trainer_.impl_->optimizers_.bare();
+  for (std::size_t i = 0; i < optimizers.size(); ++i) {
+    Accelerator::zero_grad(*optimizers[i]);
+    load_optimizer_state_dict(*optimizers[i], optimizers_[i]);
   }
   Accelerator& accelerator = trainer_.accelerator();
   accelerator.load_state_dict(accelerator_);
   if (!members_.empty()) trainer_.load_state_dict(copy_of(members_));  // a copy, for further trials
-  if (accelerator.grad_scaler() != nullptr)
+  if (accelerator.grad_scaler() != nullptr) {
     accelerator.grad_scaler()->load_state_dict(grad_scaler_);
+  }
   set_rng_state(trainer_.device(), rng_);
   trainer_.run_history().load_state_dict(history_);
-  previous_run_->begin_trial(*trainer_.impl_);
+  begin_trial();
+}
+
+TrainOptions trial_options(TrainOptions options, int64_t num_updates) {
+  options.max_num_updates = num_updates;
+  options.create_scheduler_fn = {};
+  options.eval_dataset = {};
+  options.eval_dataloader.reset();
+  options.more_eval_datasets.clear();
+  options.resume_from.reset();
+  options.callbacks.clear();
+  return options;
 }
 
 }  // namespace linkboy

@@ -1,64 +1,53 @@
 // Reads and writes fields such as the learning rate in the options of each LibTorch optimizer.
 
-#include "run/param_group_field.hpp"
-
 #include <c10/util/Type.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <tuple>
+#include <typeinfo>
+
 #include "linkboy/error.hpp"
+#include "linkboy/scheduler.hpp"
 
 namespace linkboy {
 namespace {
 
 using torch::optim::OptimizerOptions;
 
-/// Calls `visit` with the options as their actual type. Returns false if their type is not in
-/// `Known`.
-template <class... Known, class Visit>
-bool visit_options(OptimizerOptions& options, Visit visit) {
-  auto visit_if = [&]<class Options>(Options* known) {
-    if (known == nullptr) return false;
-    visit(*known);
-    return true;
-  };
-  return (visit_if(dynamic_cast<Known*>(&options)) || ...);
+/// Returns the field; null if the options are not `Options` or do not have it.
+template <class Options>
+double* field_if(OptimizerOptions& options, ParamGroupField field) {
+  auto* known = dynamic_cast<Options*>(&options);
+  if (known == nullptr) return nullptr;
+  if (field == ParamGroupField::weight_decay) return &known->weight_decay();
+  const bool is_momentum = field == ParamGroupField::momentum;
+  if constexpr (requires { known->betas(); }) {
+    return is_momentum ? &std::get<0>(known->betas()) : &std::get<1>(known->betas());
+  } else if constexpr (requires { known->momentum(); }) {
+    return is_momentum ? &known->momentum() : nullptr;
+  }
+  return nullptr;
 }
 
-/// Reads `field` into `value`, or writes `*new_value` to it.
-double access(OptimizerOptions& options, ParamGroupField field, const double* new_value) {
-  if (field == ParamGroupField::lr) {
-    if (new_value) options.set_lr(*new_value);
-    return options.get_lr();
-  }
-  double result = 0.0;
-  bool has_field = false;
-  auto plain = [&](double& value) {
-    if (new_value) value = *new_value;
-    result = value;
-    has_field = true;
-  };
-  visit_options<torch::optim::SGDOptions, torch::optim::AdamOptions, torch::optim::AdamWOptions,
-                torch::optim::RMSpropOptions, torch::optim::AdagradOptions>(
-      options, [&](auto& known) {
-        if (field == ParamGroupField::weight_decay) {
-          plain(known.weight_decay());
-        } else if constexpr (requires { known.betas(); }) {
-          if (field == ParamGroupField::momentum) {
-            plain(std::get<0>(known.betas()));
-          } else {
-            plain(std::get<1>(known.betas()));
-          }
-        } else if constexpr (requires { known.momentum(); }) {
-          if (field == ParamGroupField::momentum) plain(known.momentum());
-        }
-      });
-  LINKBOY_CHECK(has_field, "the optimizer's options (", c10::demangle(typeid(options).name()),
-                ") have no ", to_string(field), "; use another field or optimizer.");
-  return result;
+template <class... Known>
+double& field_of(OptimizerOptions& options, ParamGroupField field) {
+  double* found = nullptr;
+  ((found = found != nullptr ? found : field_if<Known>(options, field)), ...);
+  LINKBOY_CHECK(found != nullptr, "the optimizer's options (",
+                c10::demangle(typeid(options).name()), ") have no ", to_string(field),
+                "; use another field or optimizer.");
+  return *found;
+}
+
+/// Any field other than the learning rate.
+double& other_field(OptimizerOptions& options, ParamGroupField field) {
+  return field_of<torch::optim::SGDOptions, torch::optim::AdamOptions, torch::optim::AdamWOptions,
+                  torch::optim::RMSpropOptions, torch::optim::AdagradOptions>(options, field);
 }
 
 }  // namespace
@@ -67,13 +56,18 @@ std::vector<double> get_param_group_field(const torch::optim::Optimizer& optimiz
                                           ParamGroupField field) {
   std::vector<double> values;
   for (const auto& group : optimizer.param_groups()) {
-    values.push_back(access(const_cast<OptimizerOptions&>(group.options()), field, nullptr));
+    auto& options = const_cast<OptimizerOptions&>(group.options());
+    values.push_back(field == ParamGroupField::lr ? options.get_lr() : other_field(options, field));
   }
   return values;
 }
 
 void set_param_group_field(OptimizerOptions& options, ParamGroupField field, double value) {
-  access(options, field, &value);
+  if (field == ParamGroupField::lr) {
+    options.set_lr(value);
+  } else {
+    other_field(options, field) = value;
+  }
 }
 
 void set_param_group_field(torch::optim::Optimizer& optimizer, ParamGroupField field,

@@ -118,7 +118,7 @@ StateDict Scheduler::state_dict() const {
   StateDict base_values;
   for (const FieldValues& base : base_) base_values.set(to_string(base.field), base.values);
   StateDict lengths_now;
-  for (const auto& [name, length] : lengths()) lengths_now.set(name, length);
+  for (const auto& [name, length] : lengths_) lengths_now.set(name, length);
   StateDict state;
   state.set("class", class_of(*this));
   state.set("num_updates", num_updates_);
@@ -146,8 +146,7 @@ void Scheduler::check_state_dict(const StateDict& state) const {
                 "the scheduler's state was saved by another schedule (", saved_class,
                 "), but this run has ", class_of(*this),
                 ". Use the same schedule, or allow the change", kHowToAllow);
-  std::size_t num_known = 0;
-  for (const auto& [name, length] : lengths()) {
+  for (const auto& [name, length] : lengths_) {
     LINKBOY_CHECK(saved.contains(name), "the scheduler's state has no length \"", name,
                   "\"; it was saved by another schedule. Use the same one.");
     LINKBOY_CHECK(
@@ -156,10 +155,9 @@ void Scheduler::check_state_dict(const StateDict& state) const {
         " in this run, which changes the curve. Use the same schedule options, epochs, batch "
         "size and data, or allow the change",
         kHowToAllow);
-    ++num_known;
   }
-  LINKBOY_CHECK(saved.size() == num_known, "the scheduler's state has ", saved.size(),
-                " lengths, but this schedule has ", num_known,
+  LINKBOY_CHECK(saved.size() == lengths_.size(), "the scheduler's state has ", saved.size(),
+                " lengths, but this schedule has ", lengths_.size(),
                 "; it was saved with other options. Use the same ones, or allow the change",
                 kHowToAllow);
 }
@@ -173,12 +171,7 @@ void Scheduler::load_state_dict(const StateDict& state) {
 }
 
 std::vector<double> CurveScheduler::values_at(int64_t update) const {
-  std::vector<double> values;
-  values.reserve(base_values().size());
-  for (double base : base_values()) {
-    values.push_back(stays_zero(base) ? 0.0 : value_at(update, base));
-  }
-  return values;
+  return values_of_groups([&](std::size_t, double base) { return value_at(update, base); });
 }
 
 }  // namespace linkboy

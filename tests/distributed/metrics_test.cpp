@@ -1,20 +1,14 @@
 // Metrics over several ranks with unevenly split batches are bit-identical to those of one process
 // that has seen all batches.
 
-#include "linkboy/metrics/metric.hpp"
+#include "linkboy/metric.hpp"
 
 #include "distributed/ranks.hpp"
-#include "linkboy/metrics/accuracy.hpp"
-#include "linkboy/metrics/auroc.hpp"
-#include "linkboy/metrics/average_precision.hpp"
-#include "linkboy/metrics/cohen_kappa.hpp"
-#include "linkboy/metrics/confusion_matrix.hpp"
-#include "linkboy/metrics/dice.hpp"
-#include "linkboy/metrics/matthews_corr_coef.hpp"
+#include "linkboy/metrics/classification.hpp"
 #include "linkboy/metrics/mean.hpp"
-#include "linkboy/metrics/metric_collection.hpp"
 #include "linkboy/metrics/perplexity.hpp"
-#include "linkboy/metrics/r2_score.hpp"
+#include "linkboy/metrics/ranking.hpp"
+#include "linkboy/metrics/regression.hpp"
 #include "support/expect_error.hpp"
 
 namespace linkboy::testing::metrics_test {

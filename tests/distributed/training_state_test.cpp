@@ -5,7 +5,7 @@
 #include "linkboy/callbacks/metric_callback.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
-#include "linkboy/metrics/accuracy.hpp"
+#include "linkboy/metrics/classification.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 

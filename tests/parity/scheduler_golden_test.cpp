@@ -10,14 +10,11 @@
 
 #include "linkboy/run/run_config.hpp"
 #include "linkboy/run/run_history.hpp"
-#include "linkboy/schedulers/chained_scheduler.hpp"
+#include "linkboy/schedulers/composite.hpp"
 #include "linkboy/schedulers/curves.hpp"
-#include "linkboy/schedulers/lambda_scheduler.hpp"
-#include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
+#include "linkboy/schedulers/functions.hpp"
+#include "linkboy/schedulers/reactive.hpp"
 #include "linkboy/schedulers/scheduler_factory.hpp"
-#include "linkboy/schedulers/sequential_scheduler.hpp"
-#include "linkboy/schedulers/timm_scheduler.hpp"
-#include "linkboy/schedulers/warmup_scheduler.hpp"
 #include "parity/golden.hpp"
 #include "support/toy_optimizer.hpp"
 

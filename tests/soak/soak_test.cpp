@@ -20,7 +20,7 @@
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/terminate_on_nan.hpp"
 #include "linkboy/callbacks/track_run.hpp"
-#include "linkboy/metrics/accuracy.hpp"
+#include "linkboy/metrics/classification.hpp"
 #include "linkboy/schedulers/curves.hpp"
 #include "linkboy/tracking/csv_tracker.hpp"
 #include "support/temporary_folder.hpp"

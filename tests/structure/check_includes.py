@@ -2,7 +2,7 @@
 """Checks that the folders follow the architecture:
 
 - every folder is in a layer, and its files include only files of the same folder and of lower layers;
-- a scheduler includes only headers of the folders in SEES;
+- a scheduler or a metric includes only headers of the folders in SEES;
 - headers of CUDA, NCCL, Gloo and c10d are included only in src/;
 - <linkboy/FOLDER.hpp> includes all public headers of FOLDER, and <linkboy/linkboy.hpp> everything;
 - a test file in C++ has at most 400 lines, and an example of one file at most 80;
@@ -20,20 +20,22 @@ LAYERS = ["util",
           "checkpoint",
           "model data tracking profiling",
           "run memory",
-          "extend distributed",
-          "precision metrics",
+          "distributed",
+          "extend",
+          "precision",
           "accelerator",
           "trainer",
           "fine_tuning",
-          "callbacks schedulers vision",
+          "callbacks metrics schedulers vision",
           "cli"]
 LAYER = {folder: layer for layer, folders in enumerate(LAYERS) for folder in folders.split()}
 # The layers of headers directly in include/linkboy. All others there are umbrella headers.
 ROOT_HEADERS = {"error": "util", "export": "util", "version": "util", "model": "model", "loss_function": "model",
-                "callback": "run", "scheduler": "run", "accelerator": "accelerator", "engine": "accelerator", "trainer": "trainer"}
+                "callback": "run", "scheduler": "run", "metric": "extend", "accelerator": "accelerator",
+                "engine": "accelerator", "trainer": "trainer"}
 # Headers in a lower layer than their folder, which can include only what that layer allows.
 LOWER = {"callbacks/default_callbacks.hpp": "run"}
-SEES = {"schedulers": {"schedulers", "run", "extend", "util"}}
+SEES = {"schedulers": {"schedulers", "run", "extend", "util"}, "metrics": {"metrics", "extend", "util"}}
 SIBLINGS = ("callbacks", "metrics", "schedulers")  # headers and sources in one top-level folder
 NOT_IN_EVERYTHING = {"linkboy", *COMPONENTS}
 MOST_LINES = {"tests/**/*.hpp": 400, "tests/**/*.cpp": 400, "examples/*.cpp": 80, "examples/tutorials/*.cpp": 80}

@@ -25,7 +25,7 @@
 #include "linkboy/callbacks/step_based_evaluation.hpp"
 #include "linkboy/callbacks/stochastic_weight_averaging.hpp"
 #include "linkboy/callbacks/track_run.hpp"
-#include "linkboy/metrics/accuracy.hpp"
+#include "linkboy/metrics/classification.hpp"
 #include "linkboy/tracking/csv_tracker.hpp"
 #include "linkboy/tracking/json_lines_tracker.hpp"
 #include "support/combination_parts.hpp"

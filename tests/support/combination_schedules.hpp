@@ -101,7 +101,7 @@ inline CreateSchedulerFn schedule_of(const Combination& combination) {
          .is_multiplicative = name == "product"});
   }
   if (name == "torch") {
-    return torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer) {
+    return torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer, const RunConfig&) {
       return std::make_unique<torch::optim::StepLR>(optimizer, 2, 0.5);
     }});
   }

@@ -10,7 +10,7 @@
 #include <linkboy/data/dataset.hpp>
 #include <linkboy/engine.hpp>
 #include <linkboy/error.hpp>
-#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/metrics/classification.hpp>
 #include <linkboy/metrics/mean.hpp>
 #include <linkboy/vision/resnet.hpp>
 

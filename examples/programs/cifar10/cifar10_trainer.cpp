@@ -8,7 +8,7 @@
 #include <linkboy/callbacks/memory_monitor.hpp>
 #include <linkboy/callbacks/stop_on_signal.hpp>
 #include <linkboy/error.hpp>
-#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/metrics/classification.hpp>
 #include <linkboy/trainer.hpp>
 #include <linkboy/vision/resnet.hpp>
 

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include <linkboy/data/image_transforms.hpp>
+#include <linkboy/schedulers/composite.hpp>
 #include <linkboy/schedulers/curves.hpp>
-#include <linkboy/schedulers/timm_scheduler.hpp>
 
 namespace cifar10 {
 namespace {

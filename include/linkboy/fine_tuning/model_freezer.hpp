@@ -53,22 +53,10 @@ struct UnfreezeOptions {
   bool set_modules_as_training = true;
 };
 
-/// A direct child of the model.
-struct LayerGroup {
-  /// Its position among the model's children, from 0.
-  int64_t index;
-  /// The child's name.
-  std::string name;
-  /// The child; never null.
-  std::shared_ptr<torch::nn::Module> module;
-  /// Whether any of its parameters is frozen.
-  bool is_frozen;
-};
-
-/// A module without children.
+/// A module of the model.
 struct Layer {
-  /// Index of the layer group that contains it.
-  int64_t group_index;
+  /// Index of the layer group that contains it: the position among the model's children, from 0.
+  int64_t group;
   /// The dotted name, as in the state dict.
   std::string name;
   /// The module; never null.
@@ -120,8 +108,8 @@ class LINKBOY_API ModelFreezer {
   void apply_modes();
 
   /// Returns the model's children in order, or the model itself if it does not have children.
-  std::vector<LayerGroup> get_layer_groups() const;
-  /// Returns all layers, in order.
+  std::vector<Layer> get_layer_groups() const;
+  /// Returns all modules without children, in order.
   std::vector<Layer> get_layers() const;
 
   /// Returns the parameters that are not frozen, each once, in the order of the model.

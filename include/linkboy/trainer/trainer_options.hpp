@@ -5,7 +5,7 @@
 #include "linkboy/accelerator.hpp"
 #include "linkboy/callback.hpp"
 #include "linkboy/callbacks/default_callbacks.hpp"
-#include "linkboy/metrics/metric_collection.hpp"
+#include "linkboy/metric.hpp"
 #include "linkboy/run/run_history.hpp"
 
 namespace linkboy {

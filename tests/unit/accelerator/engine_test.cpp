@@ -8,9 +8,9 @@
 #include <limits>
 
 #include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/schedulers/composite.hpp"
 #include "linkboy/schedulers/curves.hpp"
-#include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
-#include "linkboy/schedulers/timm_scheduler.hpp"
+#include "linkboy/schedulers/reactive.hpp"
 #include "support/expect_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "toy_engine.hpp"

@@ -5,8 +5,7 @@
 #include "linkboy/callbacks/early_stopping.hpp"
 #include "linkboy/callbacks/progress_bar.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
-#include "linkboy/metrics/accuracy.hpp"
-#include "linkboy/metrics/cohen_kappa.hpp"
+#include "linkboy/metrics/classification.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::default_callbacks_test {

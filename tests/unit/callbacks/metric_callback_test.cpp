@@ -5,9 +5,9 @@
 
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/metric_callback.hpp"
-#include "linkboy/metrics/accuracy.hpp"
-#include "linkboy/metrics/auroc.hpp"
+#include "linkboy/metrics/classification.hpp"
 #include "linkboy/metrics/mean.hpp"
+#include "linkboy/metrics/ranking.hpp"
 #include "support/at_update.hpp"
 #include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"

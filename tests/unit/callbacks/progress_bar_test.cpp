@@ -10,7 +10,7 @@
 #include "linkboy/callbacks/metric_callback.hpp"
 #include "linkboy/callbacks/progress_bar.hpp"
 #include "linkboy/extend/status_line.hpp"
-#include "linkboy/metrics/accuracy.hpp"
+#include "linkboy/metrics/classification.hpp"
 #include "support/at_update.hpp"
 #include "support/failing_evaluation.hpp"
 #include "support/matchers.hpp"

@@ -7,7 +7,7 @@
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
-#include "linkboy/schedulers/wsd_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_size_limit.hpp"

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <thread>
 
+#include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
 #include "support/toy.hpp"
 
@@ -31,10 +32,7 @@ struct BatchSizeFinderTest : ::testing::Test {
   }
 
   torch::nn::Sequential model_ = toy_model();
-  SmallMemory trainer_{model_,
-                       torch::nn::CrossEntropyLoss(),
-                       toy_sgd(model_),
-                       {.default_callbacks = {}, .accelerator = {.device = "cpu"}}};
+  SmallMemory trainer_ = cpu_trainer<SmallMemory>(model_, {});
   TrainOptions options_{.train_dataset = toy_data(200)};
 };
 
@@ -45,10 +43,13 @@ std::vector<int64_t> sizes_of(const BatchSizeFinderResult& result) {
 }
 
 TEST_F(BatchSizeFinderTest, DoublesThenHalvesTheGap) {
-  trainer_.limit = 50;
-  const auto result = find({.min_batch_size = 4});
-  EXPECT_EQ(sizes_of(result), (std::vector<int64_t>{4, 8, 16, 32, 64, 48, 56, 52}));
-  EXPECT_EQ(result.largest, 48);
+  for (int64_t* limit : {&trainer_.limit, &trainer_.bad_alloc_limit}) {
+    *limit = 50;
+    const auto result = find({.min_batch_size = 4});
+    EXPECT_EQ(sizes_of(result), (std::vector<int64_t>{4, 8, 16, 32, 64, 48, 56, 52}));
+    EXPECT_EQ(result.largest, 48);
+    *limit = 1000;
+  }
 }
 
 TEST_F(BatchSizeFinderTest, SkipsASizeThatIsTooSmallForBatchNorm) {
@@ -56,8 +57,7 @@ TEST_F(BatchSizeFinderTest, SkipsASizeThatIsTooSmallForBatchNorm) {
     SCOPED_TRACE(limit);
     const torch::nn::Sequential model(torch::nn::Linear(4, 8), torch::nn::BatchNorm1d(8),
                                       torch::nn::Linear(8, 3));
-    SmallMemory trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
-                        {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
+    auto trainer = cpu_trainer<SmallMemory>(model, {});
     trainer.limit = limit;
     if (limit == 1) {
       EXPECT_ERROR(find_batch_size(trainer, options_), "not even a batch of 2 fits");
@@ -83,11 +83,6 @@ TEST_F(BatchSizeFinderTest, RestoresTheModesOfTheModel) {
     EXPECT_EQ(model_[0]->as<torch::nn::Linear>()->is_training(), !is_training);
     EXPECT_EQ(extra->is_training(), is_training);
   }
-}
-
-TEST_F(BatchSizeFinderTest, TreatsABadAllocationAsTooLarge) {
-  trainer_.bad_alloc_limit = 10;
-  EXPECT_EQ(find().largest, 10);
 }
 
 TEST_F(BatchSizeFinderTest, AStopRequestEndsTheSearchAndTheNextRun) {
@@ -123,8 +118,7 @@ TEST_F(BatchSizeFinderTest, TheSpeedDoesNotIncludeTheEndOfTheTrial) {
     using QuietTrainer::QuietTrainer;
     void train_epoch_end() override { std::this_thread::sleep_for(std::chrono::seconds(1)); }
   };
-  SlowEnd trainer(model_, torch::nn::CrossEntropyLoss(), toy_sgd(model_),
-                  {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
+  auto trainer = cpu_trainer<SlowEnd>(model_, {});
   const auto result =
       find_batch_size(trainer, options_, {.min_batch_size = 4, .max_batch_size = 4});
   EXPECT_GT(result.trials.at(0).samples_per_second, 4.0 * BatchSizeFinderOptions().num_updates);
@@ -167,8 +161,7 @@ TEST_F(BatchSizeFinderTest, TheSpeedExcludesTheFirstUpdate) {
     }
     double seconds = 0.0;
   };
-  Busy trainer(model_, torch::nn::CrossEntropyLoss(), toy_sgd(model_),
-               {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
+  auto trainer = cpu_trainer<Busy>(model_, {});
   const auto result = find_batch_size(trainer, options_, {.min_batch_size = 200, .num_updates = 2});
   EXPECT_LE(result.trials.at(0).samples_per_second, 200.0 / trainer.seconds);
 }

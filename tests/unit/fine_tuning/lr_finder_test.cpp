@@ -1,5 +1,4 @@
 #include "linkboy/fine_tuning/lr_finder.hpp"
-#include "linkboy/checkpoint/training_state_folders.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -7,9 +6,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/fine_tuning/batch_size_finder.hpp"
 #include "linkboy/schedulers/curves.hpp"
-#include "linkboy/schedulers/lambda_scheduler.hpp"
+#include "linkboy/schedulers/functions.hpp"
+#include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"
@@ -93,19 +94,6 @@ TEST_F(FindersTest, LearningRateSearchChangesNothing) {
   EXPECT_EQ(toy_.trainer.callback_handler().names().size(), 1U);
 }
 
-TEST_F(FindersTest, LearningRateSearchRestoresTheModesOfTheModel) {
-  for (const bool is_training : {false, true}) {
-    toy_.model->train(is_training);
-    find({.num_updates = 2});
-    EXPECT_EQ(toy_.model->is_training(), is_training);
-  }
-}
-
-TEST_F(FindersTest, AFreshOptimizerIsRestoredToItsInitialState) {
-  find({.num_updates = 5});
-  EXPECT_TRUE(toy_.optimizer->state().empty());
-}
-
 TEST_F(FindersTest, AStopRequestBeforeTheLearningRateSearchAlsoEndsTheNextRun) {
   toy_.trainer.request_stop(StopReason::stop_request, "enough");
   EXPECT_TRUE(find({.num_updates = 20}).losses.empty());
@@ -117,7 +105,8 @@ TEST_F(FindersTest, AStopRequestBeforeTheLearningRateSearchAlsoEndsTheNextRun) {
 
 TEST_F(FindersTest, ALearningRateSearchThatDivergesDoesNotStopALaterRun) {
   const auto result = find({.start_lr = 1e-3, .end_lr = 1e6, .num_updates = 60});
-  ASSERT_LT(result.losses.size(), 60U);
+  EXPECT_LT(result.losses.size(), 60U);
+  EXPECT_GE(result.losses.size(), 2U);
   EXPECT_EQ(toy_.trainer.train(training()).num_updates, 4);
 }
 
@@ -142,22 +131,6 @@ TEST_F(FindersTest, AStopAtANaNInTheLearningRateSearchDoesNotStopALaterRun) {
   EXPECT_EQ(trainer.train(training()).num_updates, 4);
 }
 
-TEST_F(FindersTest, EndsWhereTheLossDiverges) {
-  const auto result = find({.start_lr = 1e-3, .end_lr = 1e6, .num_updates = 60, .smoothing = 0.5});
-  EXPECT_LT(result.losses.size(), 60U);
-  EXPECT_GE(result.losses.size(), 2U);
-}
-
-TEST_F(FindersTest, SuggestsARateAtWhichTheLossFalls) {
-  // All batches are equal, so only the rate changes the loss.
-  const auto result = find(kWideSearch, training(/*batch_size=*/32));
-  ASSERT_TRUE(result.suggestion.has_value());
-  const auto& rates = result.learning_rates;
-  const auto place = std::find(rates.begin(), rates.end(), *result.suggestion) - rates.begin();
-  EXPECT_LT(result.losses[place + 1], result.losses[place - 1]);
-  EXPECT_GT(*result.suggestion, 1e-3);
-}
-
 TEST_F(FindersTest, SuggestsARateThatTrainsWell) {
   const SingleThread one_thread;
   for (const bool is_adam : {true, false}) {
@@ -168,8 +141,7 @@ TEST_F(FindersTest, SuggestsARateThatTrainsWell) {
                                 torch::nn::Linear(64, 10));
     std::shared_ptr<torch::optim::Optimizer> optimizer = toy_sgd(model, 0.1, /*momentum=*/0.0);
     if (is_adam) optimizer = std::make_shared<torch::optim::Adam>(model->parameters());
-    QuietTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
-                         {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
+    auto trainer = cpu_trainer(model, {}, optimizer);
     const auto result = find_learning_rate(
         trainer,
         {.train_dataset = TensorDataset(x, y), .num_epochs = 1, .per_device_batch_size = 32});

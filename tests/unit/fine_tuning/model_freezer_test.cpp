@@ -207,18 +207,19 @@ TEST(ModelFreezerTest, ListsLayersAndGroups) {
   NestedNet net;
   ModelFreezer freezer(net);
   freezer.freeze();
-  const auto described = [](int64_t index, const auto& part) {
-    return c10::str(index, " ", part.name, part.is_frozen ? " frozen" : "");
+  const auto described = [](const std::vector<Layer>& layers) {
+    Words words;
+    for (const Layer& layer : layers) {
+      words.push_back(c10::str(layer.group, " ", layer.name, layer.is_frozen ? " frozen" : ""));
+    }
+    return words;
   };
-  Words groups, layers;
-  for (const auto& group : freezer.get_layer_groups())
-    groups.push_back(described(group.index, group));
-  for (const auto& layer : freezer.get_layers())
-    layers.push_back(described(layer.group_index, layer));
-  EXPECT_EQ(groups, (Words{"0 input frozen", "1 block frozen", "2 output"}));
-  EXPECT_EQ(layers, (Words{"0 input frozen", "1 block.linear frozen", "1 block.norm",
-                           "1 block.inner.linear frozen", "1 block.inner.norm",
-                           "1 block.inner.dropout", "2 output"}));
+  EXPECT_EQ(described(freezer.get_layer_groups()),
+            (Words{"0 input frozen", "1 block frozen", "2 output"}));
+  EXPECT_EQ(described(freezer.get_layers()),
+            (Words{"0 input frozen", "1 block.linear frozen", "1 block.norm",
+                   "1 block.inner.linear frozen", "1 block.inner.norm", "1 block.inner.dropout",
+                   "2 output"}));
   EXPECT_EQ(freezer.get_layer_groups()[1].module, net->block.ptr());
   EXPECT_EQ(freezer.get_layers()[0].module, net->input.ptr());
   EXPECT_EQ(names_of(freezer.get_trainable_parameters(), *net),

@@ -8,14 +8,13 @@
 #include <cmath>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "linkboy/accelerator.hpp"
 #include "linkboy/callbacks/freeze_layers.hpp"
 #include "linkboy/fine_tuning/model_freezer.hpp"
-#include "linkboy/schedulers/curves.hpp"
+#include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
 #include "support/nested_net.hpp"
 #include "support/toy.hpp"
@@ -178,11 +177,9 @@ TEST(ParameterGroupsTest, FrozenParametersHaveTheirOwnDecayWhenTheyAreUnfrozen) 
       model, defaults,
       {.weight_decay = WeightDecayOptions{.weight_decay = 0.1}, .include_frozen = true});
   const auto optimizer = std::make_shared<torch::optim::AdamW>(groups, defaults);
-  QuietTrainer trainer(
-      model, torch::nn::CrossEntropyLoss(), optimizer,
-      {.callbacks = {make<FreezeLayers>(freezer, {.unfreeze_at = {{.epoch = 2, .from_index = 0}}})},
-       .default_callbacks = {},
-       .accelerator = {.device = "cpu"}});
+  auto trainer = cpu_trainer(
+      model, {make<FreezeLayers>(freezer, {.unfreeze_at = {{.epoch = 2, .from_index = 0}}})},
+      optimizer);
   const at::Tensor before = model[0]->as<Linear>()->weight.detach().clone();
   trainer.train({.train_dataset = toy_data(8), .num_epochs = 1});
   EXPECT_TRUE(torch::equal(model[0]->as<Linear>()->weight, before));
@@ -285,25 +282,6 @@ TEST(ParameterGroupsTest, RefusesInvalidOptions) {
 }
 
 // ---- Training -----------------------------------------------------------------------------------
-
-TEST(ParameterGroupsTest, LayerWiseRatesFollowTheScheduleInTraining) {
-  NestedNet net;
-  const AdamWOptions defaults(0.04);
-  auto optimizer = std::make_shared<torch::optim::AdamW>(
-      parameter_groups(net, defaults, {.layer_wise_lr = LayerWiseLrOptions{.decay = 0.5}}),
-      defaults);
-  LrTrainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
-                    {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
-  auto options = fine_tuning_run(2);
-  options.create_scheduler_fn = cosine({.min_lr = 0.0});
-  trainer.train(options);
-  ASSERT_EQ(trainer.lrs.size(), 8U);
-  for (std::size_t i = 0; i < trainer.lrs.size(); ++i) {
-    const double share = 0.5 * (1.0 + std::cos(M_PI * static_cast<double>(i) / 8.0));
-    ASSERT_EQ(trainer.lrs[i].size(), 3U);
-    for (int k = 0; k < 3; ++k) EXPECT_NEAR(trainer.lrs[i][k], (0.01 * (1 << k)) * share, 1e-12);
-  }
-}
 
 template <class OptimizerClass, class OptionsClass>
 struct Kind {

@@ -1,4 +1,4 @@
-#include "linkboy/metrics/metric_collection.hpp"
+#include "linkboy/metric.hpp"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -1,12 +1,7 @@
 #include "linkboy/metrics/metric_factory.hpp"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
-#include <algorithm>
-
-#include "linkboy/metrics/accuracy.hpp"
-#include "linkboy/util/make.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 
@@ -22,18 +17,6 @@ TEST(MetricFactoryTest, EveryNameMakesAMetric) {
     }
     EXPECT_NE(make_metric(name, settings), nullptr) << name;
   }
-}
-
-TEST(MetricFactoryTest, OptionsReachTheMetric) {
-  const auto by_name =
-      make_metric("accuracy", {{"num_classes", "4"}, {"top_k", "2"}, {"average", "macro"}});
-  const auto by_hand = make<Accuracy>({.num_classes = 4, .top_k = 2, .average = Average::macro});
-  const auto scores = torch::sin(torch::arange(40, torch::kFloat)).reshape({10, 4});
-  const auto labels = torch::arange(10) % 4;
-  for (const auto& metric : {by_name, std::shared_ptr<Metric>(by_hand)})
-    metric->update(scores, labels);
-  EXPECT_TRUE(torch::equal(by_name->compute(), by_hand->compute()));
-  EXPECT_LT(by_name->compute().item<double>(), 1.0);
 }
 
 TEST(MetricFactoryTest, ErrorsListTheAllowedValues) {

@@ -6,8 +6,7 @@
 
 #include <cmath>
 
-#include "linkboy/metrics/auroc.hpp"
-#include "linkboy/metrics/average_precision.hpp"
+#include "linkboy/metrics/ranking.hpp"
 #include "support/expect_error.hpp"
 #include "unit/metrics/metric_inputs.hpp"
 

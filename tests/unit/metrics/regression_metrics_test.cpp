@@ -1,4 +1,4 @@
-// Tests of MeanMetric and the regression metrics with invalid and unusual inputs.
+// Tests of means, regression metrics and the perplexity with invalid and unusual inputs.
 // parity/metrics_golden_test.cpp compares their values with torchmetrics.
 
 #include <gtest/gtest.h>
@@ -39,6 +39,33 @@ TEST(MeanMetricTest, RefusesWeightsThatDoNotBroadcast) {
   EXPECT_ERROR(mean.update(torch::ones({3}), torch::ones({3}, torch::kComplexFloat)),
                "the weights are ComplexFloat");
   EXPECT_ERROR(mean.update(torch::Tensor()), "the values are undefined");
+}
+
+TEST(FunctionMetricTest, AveragesTheValuesOfAllBatches) {
+  const auto metric = make<FunctionMetric>(
+      [](const at::Tensor& output, const at::Tensor& target) { return (output - target).abs(); });
+  EXPECT_TRUE(std::isnan(metric->compute().item<double>()));
+  metric->update(torch::tensor({1.0, 4.0}), torch::tensor({0.0, 0.0}));
+  metric->update(torch::tensor({1.0}), torch::tensor({8.0}));
+  EXPECT_EQ(metric->compute().item<double>(), 4.0);
+}
+
+TEST(FunctionMetricTest, AcceptsALambdaThatReturnsBooleansOrAScalar) {
+  const auto is_close =
+      make<FunctionMetric>([](const at::Tensor& output, const at::Tensor& target) {
+        return (output - target).abs().lt(0.5);
+      });
+  is_close->update(torch::tensor({1.0, 2.0, 3.0, 4.0}), torch::tensor({1.0, 2.0, 3.0, 5.0}));
+  EXPECT_EQ(is_close->compute().item<double>(), 0.75);
+  const auto largest = make<FunctionMetric>(
+      [](const at::Tensor& output, const at::Tensor&) { return output.max(); });
+  largest->update(torch::tensor({1.0, 2.0}), {});
+  largest->update(torch::tensor({4.0}), {});
+  EXPECT_EQ(largest->compute().item<double>(), 3.0);
+}
+
+TEST(FunctionMetricTest, NeedsAFunction) {
+  EXPECT_ERROR(FunctionMetric(nullptr), "the function of the FunctionMetric is empty");
 }
 
 TEST(RegressionMetricsTest, RefuseShapesThatDiffer) {
@@ -120,6 +147,45 @@ TEST(R2ScoreTest, ConstantTargetsHaveNoVarianceInAnyBatches) {
     if (rows == 1) continue;
     EXPECT_EQ(r2.compute().item<double>(), 0.0);
   }
+}
+
+TEST(PerplexityTest, EqualsTheNumberOfClassesForEqualLogits) {
+  Perplexity perplexity({.class_dim = 1, .ignore_index = -100});
+  EXPECT_TRUE(std::isnan(perplexity.compute().item<double>()));
+  perplexity.update(torch::zeros({2, 8, 3}), torch::full({2, 3}, -100));
+  EXPECT_TRUE(std::isnan(perplexity.compute().item<double>()));
+  perplexity.update(torch::zeros({2, 8, 3}), torch::full({2, 3}, 7));
+  EXPECT_NEAR(perplexity.compute().item<double>(), 8.0, 1e-6);
+}
+
+TEST(PerplexityTest, RefusesLabelsThatAreNotClasses) {
+  Perplexity perplexity({.ignore_index = -100});
+  const auto logits = torch::zeros({2, 3, 8});
+  EXPECT_ERROR(perplexity.update(logits, torch::tensor({{0, 1, 2}, {3, 8, 5}})),
+               "Element 4 of the batch is 8");
+  EXPECT_ERROR(perplexity.update(logits, torch::full({2, 3}, -1)), "or ignore_index (-100)");
+  EXPECT_ERROR(perplexity.update(logits, torch::zeros({2, 3})), "the targets are Float");
+  EXPECT_ERROR(perplexity.update(logits.to(torch::kLong), torch::zeros({2, 3}, torch::kLong)),
+               "the outputs are Long");
+  EXPECT_ERROR(perplexity.update(logits.to(torch::kMeta), torch::zeros({2, 3}, torch::kLong)),
+               "the outputs are on meta, but the targets are on cpu");
+}
+
+TEST(PerplexityTest, RefusesShapesThatDoNotFit) {
+  const auto labels = torch::zeros({2, 3}, torch::kLong);
+  Perplexity last;
+  EXPECT_ERROR(last.update(torch::zeros({2, 8, 3}), labels), "must be [2, 8]");
+  EXPECT_ERROR(last.update(torch::zeros({2, 3, 0}), labels), "with no classes");
+  EXPECT_ERROR(last.update(torch::zeros({}), labels), "class_dim is -1");
+  EXPECT_ERROR(last.update({}, labels), "undefined");
+  Perplexity third({.class_dim = 2});
+  EXPECT_ERROR(third.update(torch::zeros({2, 3}), labels), "class_dim is 2");
+}
+
+TEST(PerplexityTest, CountsWrongLabelsOnADeviceUntilCompute_CUDA) {
+  Perplexity perplexity;
+  perplexity.update(torch::zeros({2, 8}).cuda(), torch::tensor({3, 9}).cuda());
+  EXPECT_ERROR(perplexity.compute(), "1 values in batches on a device were out of range");
 }
 
 }  // namespace

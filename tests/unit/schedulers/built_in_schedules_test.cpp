@@ -243,17 +243,6 @@ TEST_F(SchedulesTest, TimmStepsByEpochOrByUpdate) {
   EXPECT_ERROR(by_epoch->step(-1), "stepped to epoch -1");
 }
 
-TEST_F(SchedulesTest, TheFirstValueOfATorchSchedulerIsUsedOnce) {
-  const auto scheduler = make(torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer) {
-    return std::make_unique<torch::optim::StepLR>(optimizer, 3, 0.5);
-  }}));
-  const auto ours = make(step_decay({.step_size = 3, .gamma = 0.5}));
-  for (int64_t n : {0, 1, 2, 3, 20, 7, 0, 5}) {
-    EXPECT_DOUBLE_EQ(scheduler->values_at(n)[0], ours->values_at(n)[0]) << n;
-    EXPECT_DOUBLE_EQ(scheduler->values_at(n)[1], ours->values_at(n)[1]) << n;
-  }
-}
-
 TEST_F(SchedulesTest, LambdaNeedsAFunctionForEachAddedGroup) {
   auto one = [](int64_t) { return 0.5; };
   const auto scheduler = make(lambda_schedule({.lr_lambda = {one, one}}));

@@ -83,18 +83,10 @@ std::vector<Case> cases() {
       {"timm_in_epochs", timm_schedule({.scheduler = warm_cosine}), kUpdates},
       {"timm_updates", timm_schedule({.scheduler = warm_cosine, .t_in_epochs = false}), kUpdates},
       {"torch", torch_schedule({.scheduler =
-                                    [](torch::optim::Optimizer& optimizer) {
+                                    [](torch::optim::Optimizer& optimizer, const RunConfig&) {
                                       return std::make_unique<torch::optim::StepLR>(optimizer, 7,
                                                                                     0.5);
                                     }})},
-      {"plain_lambda",
-       [](torch::optim::Optimizer& optimizer, const RunConfig& config) {
-         return std::make_unique<ExponentialScheduler>(
-             optimizer,
-             ExponentialSchedulerOptions{
-                 .gamma = std::pow(0.01, 1.0 / static_cast<double>(config.max_num_updates))},
-             config);
-       }},
   };
 }
 

@@ -16,7 +16,7 @@
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/stop_on_signal.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
-#include "linkboy/schedulers/wsd_scheduler.hpp"
+#include "linkboy/schedulers/curves.hpp"
 #include "linkboy/util/text_options.hpp"
 #include "support/at_update.hpp"
 #include "support/every_callback.hpp"

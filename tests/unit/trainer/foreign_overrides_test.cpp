@@ -10,8 +10,8 @@
 #include <set>
 
 #include "linkboy/callbacks/metric_callback.hpp"
-#include "linkboy/metrics/accuracy.hpp"
-#include "linkboy/schedulers/lambda_scheduler.hpp"
+#include "linkboy/metrics/classification.hpp"
+#include "linkboy/schedulers/functions.hpp"
 #include "support/file_contents.hpp"
 #include "support/in_every_method.hpp"
 #include "support/matchers.hpp"

@@ -7,7 +7,7 @@
 
 #include "linkboy/fine_tuning/lr_finder.hpp"
 #include "linkboy/schedulers/curves.hpp"
-#include "linkboy/schedulers/reduce_on_plateau_scheduler.hpp"
+#include "linkboy/schedulers/reactive.hpp"
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
 #include "support/in_every_event.hpp"

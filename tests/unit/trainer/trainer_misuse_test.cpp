@@ -6,8 +6,8 @@
 #include <functional>
 
 #include "linkboy/extend/limited_loader.hpp"
-#include "linkboy/schedulers/lambda_scheduler.hpp"
-#include "linkboy/schedulers/one_cycle_scheduler.hpp"
+#include "linkboy/schedulers/cycles.hpp"
+#include "linkboy/schedulers/functions.hpp"
 #include "support/at_update.hpp"
 #include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"

@@ -5,7 +5,7 @@
 
 #include "linkboy/callbacks/early_stopping.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
-#include "linkboy/metrics/accuracy.hpp"
+#include "linkboy/metrics/classification.hpp"
 #include "linkboy/run/run_history.hpp"
 #include "linkboy/schedulers/curves.hpp"
 #include "linkboy/tracking/csv_tracker.hpp"
