@@ -27,7 +27,7 @@ class LINKBOY_API KeptCheckpoints {
     std::string metric{};
     /// Whether a larger value is better.
     bool greater_is_better = false;
-    /// Whether the first process of each host writes the files. If false, only the main process does.
+    /// Whether the first process of each host writes. If false, only the main process does.
     bool are_saved_per_node = false;
   };
 

@@ -115,6 +115,10 @@ StateDict SaveBestModel::file_state_dict() const { return kept_.state_dict(); }
 void SaveBestModel::load_state_dict(const StateDict& state) {
   KeptCheckpoints kept = kept_;
   kept.load_state_dict(state, options_.path.parent_path());
+  const auto has_value = [](const auto& file) { return file.value.has_value(); };
+  LINKBOY_CHECK(std::ranges::all_of(kept.files(), has_value),
+                "SaveBestModel's state names a checkpoint without the value of its metric; it was "
+                "not written by SaveBestModel.");
   metric_.load_state_dict(state);
   kept_ = std::move(kept);
 }

@@ -166,7 +166,7 @@ void LoadCheckpoint::on_training_run_start(Trainer& trainer) {
   if (std::exchange(has_trained_, true)) return;
   has_loaded_ = true;
   if (!trainer.run().resumed_from().empty()) return;
-  load(trainer, options_.load_optimizer, options_.load_scheduler);
+  load(trainer, {.optimizer = options_.load_optimizer, .scheduler = options_.load_scheduler});
 }
 
 void LoadCheckpoint::on_evaluation_run_start(Trainer& trainer) { load_model(trainer); }
@@ -175,10 +175,10 @@ void LoadCheckpoint::on_prediction_run_start(Trainer& trainer) { load_model(trai
 
 void LoadCheckpoint::load_model(Trainer& trainer) {
   if (std::exchange(has_loaded_, true)) return;
-  load(trainer, /*load_optimizer=*/false, /*load_scheduler=*/false);
+  load(trainer, {.optimizer = false, .scheduler = false});
 }
 
-void LoadCheckpoint::load(Trainer& trainer, bool load_optimizer, bool load_scheduler) {
+void LoadCheckpoint::load(Trainer& trainer, CheckpointParts parts) {
   const auto path = [&] {
     // Only the main process needs the files.
     std::string found;
@@ -189,9 +189,9 @@ void LoadCheckpoint::load(Trainer& trainer, bool load_optimizer, bool load_sched
     });
     return trainer.accelerator().broadcast_bytes(found);
   }();
-  trainer.load_checkpoint(path, {.optimizer = load_optimizer, .scheduler = load_scheduler});
+  trainer.load_checkpoint(path, parts);
   trainer.print("Loaded the checkpoint " + path);
-  if (load_optimizer || load_scheduler) start_schedules(trainer);
+  if (parts.optimizer || parts.scheduler) start_schedules(trainer);
 }
 
 }  // namespace linkboy

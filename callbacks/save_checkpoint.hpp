@@ -8,6 +8,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/callbacks/kept_checkpoints.hpp"
+#include "linkboy/checkpoint/checkpoint_parts.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/util/make.hpp"
 #include "linkboy/util/text_options.hpp"
@@ -129,7 +130,7 @@ class LINKBOY_API LoadCheckpoint : public Callback {
 
  private:
   void load_model(Trainer& trainer);
-  void load(Trainer& trainer, bool load_optimizer, bool load_scheduler);
+  void load(Trainer& trainer, CheckpointParts parts);
 
   LoadCheckpointOptions options_;
   bool has_loaded_ = false;

@@ -90,7 +90,7 @@ void SavePredictions::on_eval_epoch_start(Trainer& trainer) {
   columns_.clear();
   const auto add = [&](bool is_written, const char* name) {
     if (is_written)
-      columns_.emplace_back(name, "Each batch needs one row of this shape per sample.");
+      columns_.emplace_back(name, "SavePredictions needs one row of the same shape per sample.");
   };
   add(options_.outputs, "outputs");
   add(options_.argmax, "argmax");
@@ -120,8 +120,10 @@ void SavePredictions::on_eval_epoch_end(Trainer& trainer) {
   }
   const std::string failure = failure_on_main_process(accelerator, [&] {
     if (!accelerator.is_main_process()) return;
-    write(path_of(trainer.run().evaluation_set_name(), trainer.run_history().current_epoch()),
-          tensors);
+    const auto path =
+        path_of(trainer.run().evaluation_set_name(), trainer.run_history().current_epoch());
+    if (path.extension() == ".pt") return write_checkpoint(path, StateDict(tensors));
+    write_safetensors(path, tensors);
   });
   // `evaluate` fails without the file; a training run continues.
   LINKBOY_CHECK(failure.empty() || is_training_, failure);
@@ -134,14 +136,6 @@ void SavePredictions::on_eval_epoch_interrupted(Trainer& trainer) {
   if (trainer.run().is_intermediate_evaluation()) return;
   is_collecting_ = false;
   columns_.clear();
-}
-
-void SavePredictions::write(const std::filesystem::path& path, const NamedTensors& tensors) const {
-  if (path.extension() == ".safetensors") {
-    write_safetensors(path, tensors);
-  } else {
-    write_checkpoint(path, StateDict(tensors));
-  }
 }
 
 }  // namespace linkboy

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
-#include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/trainer/prediction.hpp"
 #include "linkboy/util/make.hpp"
@@ -73,7 +72,6 @@ class LINKBOY_API SavePredictions : public Callback {
  private:
   void check_paths(Trainer& trainer) const;
   std::filesystem::path path_of(const std::string& set_name, int64_t epoch) const;
-  void write(const std::filesystem::path& path, const NamedTensors& tensors) const;
 
   SavePredictionsOptions options_;
   std::vector<PredictedRows> columns_;  // the tensors of the file

@@ -16,10 +16,6 @@ int64_t epochs_until_stop(const std::vector<double>& values, EarlyStoppingOption
   return Scored(std::make_shared<EarlyStopping>(options)).train(values);
 }
 
-TrainOptions epochs(int64_t num_epochs) {
-  return {.train_dataset = toy_data(4), .num_epochs = num_epochs};
-}
-
 TEST(EarlyStoppingTest, StopsWhenTheMetricHasNotImprovedForItsPatience) {
   EXPECT_EQ(epochs_until_stop({1.0, 1.0, 0.5}, {}), 2);
   EXPECT_EQ(epochs_until_stop({1.0, 1.1, 1.2, 0.5}, {.patience = 2}), 3);
@@ -138,12 +134,12 @@ TEST(EarlyStoppingTest, AStateLoadedForAnotherRunIsForgotten) {
                 .on_training_run_epoch_end =
                     [](Trainer& trainer) { trainer.run_history().update_metric("score", 1.0); }}),
            stopping});
-  toy.trainer.train(epochs(2));
+  toy.trainer.train(epochs_of_one_update(2));
   toy.trainer.save_training_state(folder.path());
   fails = true;
-  EXPECT_ERROR(toy.trainer.train(resumed_from(folder.path(), epochs(2))), "no room");
+  EXPECT_ERROR(toy.trainer.train(resumed_from(folder.path(), epochs_of_one_update(2))), "no room");
   fails = false;
-  EXPECT_EQ(toy.trainer.train(epochs(9)).num_epochs, 3);
+  EXPECT_EQ(toy.trainer.train(epochs_of_one_update(9)).num_epochs, 3);
 }
 
 TEST(EarlyStoppingTest, IgnoresEpochsWithoutEvaluationAndEvaluationsByOtherCallbacks) {
@@ -151,7 +147,7 @@ TEST(EarlyStoppingTest, IgnoresEpochsWithoutEvaluationAndEvaluationsByOtherCallb
                {.on_training_run_epoch_end =
                     [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "test_"}); }}),
            std::make_shared<EarlyStopping>()});
-  TrainOptions options = epochs(4);
+  TrainOptions options = epochs_of_one_update(4);
   options.eval_dataset = toy_data(4);
   options.evaluate_every_n_epochs = 3;
   EXPECT_EQ(toy.trainer.train(options).num_epochs, 4);
