@@ -40,7 +40,7 @@ void AveragedWeights::attach(const Model& model, bool continues) {
     of_model.insert(parameter.unsafeGetTensorImpl());
   }
   for (const auto& [name, tensor] : tensors_) {
-    if (is_averaged(tensor)) floating_.push_back(tensor);
+    if (is_averaged(tensor)) floating_.emplace_back(name, tensor);
     if (of_model.contains(tensor.unsafeGetTensorImpl())) parameters_.insert(name);
   }
   const StateDict loaded = std::exchange(loaded_, {});
@@ -49,14 +49,13 @@ void AveragedWeights::attach(const Model& model, bool continues) {
   const StateDict averages = loaded.get_dict(kAverages);
   if (!averages.empty()) {
     begin();
-    std::size_t i = 0;
-    for (const auto& [name, tensor] : tensors_) {
-      if (!is_averaged(tensor)) continue;
+    for (std::size_t i = 0; i < floating_.size(); ++i) {
+      const auto& [name, tensor] = floating_[i];
       const at::Tensor saved = averages.get_tensor(name);
       LINKBOY_CHECK(saved.sizes() == tensor.sizes(), "the saved average of \"", name,
                     "\" has the shape ", saved.sizes(), ", but the model's is ", tensor.sizes(),
                     "; resume with the model that was trained.");
-      averages_[i++].copy_(saved);
+      averages_[i].copy_(saved);
     }
   }
   if (loaded.contains(kWeights)) {
@@ -68,7 +67,7 @@ void AveragedWeights::attach(const Model& model, bool continues) {
 void AveragedWeights::begin() {
   const at::NoGradGuard no_grad;
   averages_.clear();
-  for (const at::Tensor& tensor : floating_) {
+  for (const auto& [name, tensor] : floating_) {
     averages_.push_back(tensor.to(type_of_average(tensor), /*non_blocking=*/false, /*copy=*/true));
   }
 }
@@ -76,8 +75,9 @@ void AveragedWeights::begin() {
 void AveragedWeights::move_towards_model(double weight) {
   if (floating_.empty()) return;
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> weights = floating_;
-  for (at::Tensor& tensor : weights) tensor = tensor.to(type_of_average(tensor));
+  std::vector<at::Tensor> weights;
+  for (const auto& [name, tensor] : floating_)
+    weights.push_back(tensor.to(type_of_average(tensor)));
   at::_foreach_lerp_(averages_, weights, weight);
 }
 
@@ -88,7 +88,7 @@ void AveragedWeights::put_into_model() {
   std::vector<at::Tensor> before;
   for (const auto& [name, tensor] : tensors_) before.push_back(tensor.clone());
   before_ = std::move(before);
-  for (std::size_t i = 0; i < averages_.size(); ++i) floating_[i].copy_(averages_[i]);
+  for (std::size_t i = 0; i < averages_.size(); ++i) floating_[i].second.copy_(averages_[i]);
 }
 
 void AveragedWeights::take_out_of_model() {
@@ -113,14 +113,9 @@ StateDict AveragedWeights::state_dict() const {
   if (!loaded_.empty()) return loaded_;
   StateDict averages;
   StateDict weights;
-  std::size_t i = 0;
-  for (std::size_t k = 0; k < tensors_.size(); ++k) {
-    const auto& [name, tensor] = tensors_[k];
-    if (has_begun() && is_averaged(tensor)) averages.set(name, averages_[i++]);
-    if (is_in_model()) weights.set(name, before_[k]);
-  }
-  StateDict state;
-  state.set(kAverages, averages);
+  for (std::size_t i = 0; i < averages_.size(); ++i) averages.set(floating_[i].first, averages_[i]);
+  for (std::size_t i = 0; i < before_.size(); ++i) weights.set(tensors_[i].first, before_[i]);
+  StateDict state{{kAverages, averages}};
   if (is_in_model()) state.set(kWeights, weights);
   return state;
 }
@@ -162,22 +157,25 @@ void AveragingCallback::average(std::optional<double> weight) {
   weights_.move_towards_model(weight.value_or(1.0 / static_cast<double>(num_averaged_)));
 }
 
-void AveragingCallback::take_out_others(Trainer& trainer) {
+bool AveragingCallback::ends_with_average(Trainer& trainer) {
+  if (was_cut_short_) {
+    if (!weights_.has_begun()) return false;
+    const auto reason = to_string(trainer.run().result().reason);
+    trainer.print(c10::str("The model keeps its trained weights instead of the average, because ",
+                           "the run was cut short (", reason, ")"));
+    return false;
+  }
   for (const auto& callback : trainer.callback_handler().callbacks()) {
     auto* other = dynamic_cast<AveragingCallback*>(callback.get());
     if (other != nullptr && other != this && other->weights_.is_in_model()) {
       other->weights_.take_out_of_model();
     }
   }
+  return true;
 }
 
 void AveragingCallback::on_stop_training_error(Trainer&, const StopTraining& stop) {
   was_cut_short_ = stop.reason() == StopReason::stop_request || stop.reason() == StopReason::nan;
-}
-
-void AveragingCallback::report_trained_weights(Trainer& trainer) const {
-  trainer.print(c10::str("The model keeps its trained weights instead of the average, because the ",
-                         "run was cut short (", to_string(trainer.run().result().reason), ")"));
 }
 
 StateDict AveragingCallback::state_dict() const {

@@ -72,7 +72,7 @@ class LINKBOY_API AveragedWeights {
  private:
   NamedTensors tensors_;              // the model's tensors
   std::set<std::string> parameters_;  // the names of those that are parameters
-  std::vector<at::Tensor> floating_;  // the tensors among them that are averaged
+  NamedTensors floating_;             // those that are averaged
   std::vector<at::Tensor> averages_;  // the averages of `floating_`
   std::vector<at::Tensor> before_;    // the trained values of `tensors_` while `is_in_model()`
   StateDict loaded_;
@@ -113,14 +113,10 @@ class LINKBOY_API AveragingCallback : public Callback {
   /// @param weight  Weight of the model's weights in the new average, in [0, 1]. If not set, all
   ///        counted weights have the same weight.
   void average(std::optional<double> weight = {});
-  /// Takes the averages of other callbacks out of the model. Call it at the end of a run before you
-  /// read the trained weights or put the average in, which stores them.
-  void take_out_others(Trainer& trainer);
-  /// Whether a stop request or a NaN ended the run, so that it may be resumed.
-  bool was_cut_short() const { return was_cut_short_; }
-  /// Prints that the model keeps its trained weights. Call it at the end of a run that was cut
-  /// short, if the callback has an average for the model.
-  void report_trained_weights(Trainer& trainer) const;
+  /// Whether the model gets the average at the end of this run. If so, takes the averages of other
+  /// callbacks out of the model, so that it has the trained weights. Otherwise, if there is an
+  /// average, prints that the model keeps its trained weights. Call it in `on_training_run_end`.
+  bool ends_with_average(Trainer& trainer);
 
   /// The average.
   AveragedWeights weights_;

@@ -24,8 +24,6 @@ class LINKBOY_API MetricMonitor {
   const std::optional<double>& best() const { return best_; }
   /// Sets the best value to `value`, even if it is not better than the previous one.
   void set_best(double value) { best_ = value; }
-  /// Discards the best value.
-  void forget_best() { best_.reset(); }
 
   /// Whether `value` is finite and either better than the best value so far or the first one.
   bool is_better(double value) const;

@@ -6,16 +6,18 @@
 #include <utility>
 
 #include "linkboy/accelerator/main_process.hpp"
-#include "linkboy/callbacks/copy_checkpoint_of_resumed_run.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
-#include "linkboy/util/plain_name.hpp"
 
 namespace linkboy {
 
 ModelEma::ModelEma(ModelEmaOptions options)
-    : options_(std::move(options)), metric_(options_.monitor, options_.greater_is_better) {
+    : options_(std::move(options)),
+      metric_(options_.monitor, options_.greater_is_better),
+      kept_({.max_files = 1,
+             .metric = options_.monitor,
+             .greater_is_better = options_.greater_is_better}) {
   LINKBOY_CHECK_OPTION(options_.decay >= 0.0 && options_.decay < 1.0, "ModelEma's decay is ",
                        options_.decay, "; it must be at least 0 and below 1.");
   LINKBOY_CHECK_OPTION(options_.start_after >= 0, "ModelEma's start_after is ",
@@ -45,25 +47,13 @@ double ModelEma::decay_now() const {
 }
 
 void ModelEma::on_training_run_start(Trainer& trainer) {
+  if (metric_.start_run(trainer, is_resumed(), /*reset=*/true)) kept_.clear();
   if (options_.path) {
     run_on_main_process(trainer.accelerator(), [&] { check_writable(*options_.path); });
+    kept_.take_over(trainer, "the best average", [&](const auto&) { return *options_.path; });
   }
-  if (metric_.start_run(trainer, is_resumed(), /*reset=*/true)) saved_.reset();
-  bring_saved_here(trainer);
   start_average(trainer);
   if (!weights_.has_begun() && trainer.num_updates() >= options_.start_after) weights_.begin();
-}
-
-/// If the file cannot be used, stops tracking it, so that a later average can become the best.
-void ModelEma::bring_saved_here(Trainer& trainer) {
-  if (!options_.path || !saved_) return;
-  StateDict marks{{"epoch", saved_epoch_}};
-  if (metric_.best()) marks.set(metric_.name(), *metric_.best());
-  if (copy_checkpoint_of_resumed_run(trainer, "the best average so far", *saved_, marks,
-                                     *options_.path))
-    return;
-  saved_.reset();
-  metric_.forget_best();
 }
 
 void ModelEma::on_train_update_end(Trainer& trainer) {
@@ -94,37 +84,21 @@ void ModelEma::evaluate(Trainer& trainer) {
 }
 
 void ModelEma::save_if_best(Trainer& trainer) {
-  StateDict contents;
+  KeptCheckpoints::File file{trainer.run_history().current_epoch(), *options_.path};
   if (options_.evaluate && trainer.run().eval_dataloader()) {
-    const auto value = metric_.new_value(trainer);
-    if (!value || !metric_.is_better(*value)) return;
-    contents.set(metric_.name(), *value);
+    file.value = metric_.new_value(trainer);
+    if (!file.value || !kept_.would_keep(*file.value)) return;
   }
-  const int64_t epoch = trainer.run_history().current_epoch();
-  contents.set("epoch", epoch);
-  const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
+  kept_.save(trainer, "the average of the weights", file, [&](StateDict entries) {
     if (!trainer.accelerator().is_main_process()) return;
-    contents.set("model_state_dict", weights_.values());
-    write_checkpoint(*options_.path, contents);
+    entries.set("model_state_dict", weights_.values());
+    write_checkpoint(file.path, entries);
   });
-  if (!failure.empty()) {
-    trainer.log(LogLevel::error, c10::str("the average of the weights was not saved: ", failure,
-                                          " The run continues; an earlier file is kept."));
-    return;
-  }
-  saved_ = *options_.path;
-  saved_epoch_ = epoch;
-  if (contents.contains(metric_.name())) metric_.set_best(contents.get_double(metric_.name()));
 }
 
 void ModelEma::on_training_run_end(Trainer& trainer) {
   if (!options_.apply_at_end || weights_.is_in_model()) return;
-  if (was_cut_short()) {
-    if (weights_.has_begun()) report_trained_weights(trainer);
-    return;
-  }
-  take_out_others(trainer);
-  swap_in(trainer);
+  if (ends_with_average(trainer)) swap_in(trainer);
 }
 
 StateDict ModelEma::state_dict() const {
@@ -133,24 +107,14 @@ StateDict ModelEma::state_dict() const {
   return state;
 }
 
-StateDict ModelEma::file_state_dict() const {
-  if (!saved_) return {};
-  StateDict state{{"saved_name", saved_->filename().string()}, {"saved_epoch", saved_epoch_}};
-  if (metric_.best()) state.set("best", *metric_.best());
-  return state;
-}
+StateDict ModelEma::file_state_dict() const { return kept_.state_dict(); }
 
 void ModelEma::load_state_dict(const StateDict& state) {
-  std::optional<std::filesystem::path> saved;
-  int64_t saved_epoch = 0;
-  if (state.contains("saved_name")) {
-    saved = require_plain_name(state.get_string("saved_name"), "ModelEma's checkpoint");
-    saved_epoch = state.get_int("saved_epoch");
-  }
+  KeptCheckpoints kept = kept_;
+  kept.load_state_dict(state, options_.path.value_or("").parent_path());
   metric_.load_state_dict(state);
   AveragingCallback::load_state_dict(state);
-  saved_ = std::move(saved);
-  saved_epoch_ = saved_epoch;
+  kept_ = std::move(kept);
 }
 
 }  // namespace linkboy

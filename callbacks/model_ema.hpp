@@ -7,6 +7,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/callbacks/averaged_weights.hpp"
+#include "linkboy/callbacks/kept_checkpoints.hpp"
 #include "linkboy/callbacks/metric_monitor.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/util/make.hpp"
@@ -103,12 +104,10 @@ class LINKBOY_API ModelEma : public AveragingCallback {
   double decay_now() const;
   void evaluate(Trainer& trainer);
   void save_if_best(Trainer& trainer);
-  void bring_saved_here(Trainer& trainer);
 
   ModelEmaOptions options_;
   MetricMonitor metric_;
-  std::optional<std::filesystem::path> saved_;  // the file of the best average, if any
-  int64_t saved_epoch_ = 0;                     // the epoch of that file
+  KeptCheckpoints kept_;  // the file of the best average, if any
 };
 /// Makes a ModelEma.
 inline constexpr Maker<ModelEma> model_ema{};

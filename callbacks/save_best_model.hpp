@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/callbacks/kept_checkpoints.hpp"
 #include "linkboy/callbacks/metric_monitor.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/util/make.hpp"
@@ -68,27 +69,17 @@ class LINKBOY_API SaveBestModel : public Callback {
   StateDict file_state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 
-  /// An epoch whose checkpoint is kept.
-  struct Saved {
-    /// The value of the monitored metric.
-    double value;
-    /// The epoch in the run history, from 1.
-    int64_t epoch;
-    /// The path of the checkpoint.
-    std::filesystem::path path;
-  };
   /// The checkpoints that are kept, best first.
-  const std::vector<Saved>& saved() const { return saved_; }
+  const std::vector<KeptCheckpoints::File>& saved() const { return kept_.files(); }
 
  private:
-  std::filesystem::path path_of(int64_t epoch, const std::string& ending = "") const;
+  std::filesystem::path path_with(const std::string& mark) const;
   std::filesystem::path free_path(int64_t epoch) const;
-  void keep(Saved saved, bool is_main_process);
-  void bring_saved_here(Trainer& trainer);
+  std::filesystem::path path_in_this_run(const KeptCheckpoints::File& file) const;
 
   SaveBestModelOptions options_;
   MetricMonitor metric_;
-  std::vector<Saved> saved_;
+  KeptCheckpoints kept_;
   int64_t first_epoch_ = 0;     // the epoch in which this run begins
   std::optional<double> lost_;  // the best value of this run whose checkpoint could not be saved
 };

@@ -2,7 +2,6 @@
 
 #include "linkboy/callbacks/save_checkpoint.hpp"
 
-#include <c10/util/Type.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,33 +21,19 @@ namespace {
 
 constexpr std::string_view kEpochPrefix = "epoch_";
 constexpr std::string_view kUpdatePrefix = "update_";
-constexpr std::string_view kEnding = ".pt";
 constexpr const char* kRunStart = "run_start";
 
-std::string name_of_epoch(int64_t epoch) {
-  return fmt::format("{}{}{}", kEpochPrefix, epoch, kEnding);
+std::string name_of(std::string_view prefix, int64_t number) {
+  return fmt::format("{}{}.pt", prefix, number);
 }
 
-std::optional<int64_t> epoch_of(const std::filesystem::path& file) {
-  const std::string name = file.filename().string();
-  if (!name.starts_with(kEpochPrefix) || !name.ends_with(kEnding)) return std::nullopt;
-  int64_t epoch = 0;
-  const char* begin = name.data() + kEpochPrefix.size();
-  const char* end = name.data() + name.size() - kEnding.size();
-  const auto [rest, error] = std::from_chars(begin, end, epoch);
-  if (begin == end || rest != end || error != std::errc()) return std::nullopt;
-  return epoch;
-}
-
-/// Whether SaveCheckpoint gives this name to its files: epoch_NUMBER.pt or update_NUMBER.pt.
-bool is_name_of_checkpoint(std::string_view name) {
-  for (const std::string_view prefix : {kEpochPrefix, kUpdatePrefix}) {
-    if (!name.starts_with(prefix) || !name.ends_with(kEnding)) continue;
-    const std::string_view number = name.substr(prefix.size());
-    const std::size_t num_digits = number.size() - kEnding.size();
-    if (num_digits > 0 && number.find_first_not_of("0123456789") == num_digits) return true;
-  }
-  return false;
+/// Returns the number in a name that SaveCheckpoint gives to its files.
+std::optional<int64_t> number_in(const std::string& name, std::string_view prefix) {
+  int64_t number = -1;
+  const char* begin = name.data() + std::min(prefix.size(), name.size());
+  std::from_chars(begin, name.data() + name.size(), number);
+  if (number < 0 || name != name_of(prefix, number)) return std::nullopt;
+  return number;
 }
 
 std::set<int64_t> epochs_in(const std::filesystem::path& directory) {
@@ -56,7 +41,8 @@ std::set<int64_t> epochs_in(const std::filesystem::path& directory) {
   std::error_code error;
   for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end;
        entry.increment(error)) {
-    if (const auto epoch = epoch_of(entry->path())) epochs.insert(*epoch);
+    const auto epoch = number_in(entry->path().filename().string(), kEpochPrefix);
+    if (epoch) epochs.insert(*epoch);
   }
   return epochs;
 }
@@ -75,14 +61,16 @@ int64_t run_start_of(const std::filesystem::path& file) {
 int64_t newest_epoch(const std::filesystem::path& directory, const std::set<int64_t>& epochs) {
   std::pair<int64_t, int64_t> newest;  // the run's start and the epoch
   for (const int64_t epoch : epochs) {
-    newest = std::max(newest, {run_start_of(directory / name_of_epoch(epoch)), epoch});
+    newest = std::max(newest, {run_start_of(directory / name_of(kEpochPrefix, epoch)), epoch});
   }
   return newest.second;
 }
 
 }  // namespace
 
-SaveCheckpoint::SaveCheckpoint(SaveCheckpointOptions options) : options_(std::move(options)) {
+SaveCheckpoint::SaveCheckpoint(SaveCheckpointOptions options)
+    : options_(std::move(options)),
+      kept_({.max_files = options_.keep_last, .are_saved_per_node = options_.save_per_node}) {
   const auto check = [](const char* name, std::optional<int64_t> value) {
     LINKBOY_CHECK_OPTION(value.value_or(1) >= 1, "SaveCheckpoint's ", name, " is ", *value,
                          "; it must be at least 1.");
@@ -94,92 +82,59 @@ SaveCheckpoint::SaveCheckpoint(SaveCheckpointOptions options) : options_(std::mo
 }
 
 void SaveCheckpoint::on_training_run_start(Trainer& trainer) {
-  if (trainer.run().resumed_from().empty()) saved_.clear();
+  if (trainer.run().resumed_from().empty()) kept_.clear();
   run_start_ =
       std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
   run_on_main_process(trainer.accelerator(),
-                      [&] { check_writable(options_.directory / name_of_epoch(1)); });
+                      [&] { check_writable(options_.directory / name_of(kEpochPrefix, 1)); });
 }
 
 void SaveCheckpoint::on_train_update_end(Trainer& trainer) {
   if (!options_.every_n_updates || trainer.was_update_skipped()) return;
   const int64_t update = trainer.num_updates();
   if (update % *options_.every_n_updates != 0) return;
-  save(trainer, fmt::format("{}{}{}", kUpdatePrefix, update, kEnding));
+  save(trainer, name_of(kUpdatePrefix, update));
 }
 
 void SaveCheckpoint::on_training_run_epoch_end(Trainer& trainer) {
   const int64_t epoch = trainer.run_history().current_epoch();
   if (options_.every_n_epochs && epoch % *options_.every_n_epochs == 0) {
-    save(trainer, name_of_epoch(epoch));
+    save(trainer, name_of(kEpochPrefix, epoch));
   }
-}
-
-bool SaveCheckpoint::saves(const Accelerator& accelerator) const {
-  return options_.save_per_node ? accelerator.is_local_main_process()
-                                : accelerator.is_main_process();
 }
 
 void SaveCheckpoint::save(Trainer& trainer, const std::string& name) {
-  const std::string failure = failure_on_main_process(trainer.accelerator(), [&] {
-    try {
-      trainer.save_checkpoint(options_.directory / name,
-                              {{"epoch", trainer.run_history().current_epoch()},
-                               {"num_updates", trainer.num_updates()},
-                               {kRunStart, run_start_}},
-                              {.optimizer = options_.save_optimizer,
-                               .scheduler = options_.save_scheduler,
-                               .save_per_node = options_.save_per_node});
-    } catch (const FileError& error) {
-      if (trainer.accelerator().is_main_process()) throw;
-      trainer.log(LogLevel::error,
-                  c10::str("the checkpoint ", name, " was not saved on this host: ", error.what()),
-                  /*ranks=*/{});
-    }
+  const KeptCheckpoints::File file{trainer.run_history().current_epoch(),
+                                   options_.directory / name};
+  kept_.save(trainer, "the checkpoint " + name, file, [&](StateDict entries) {
+    entries.set("num_updates", trainer.num_updates());
+    entries.set(kRunStart, run_start_);
+    trainer.save_checkpoint(file.path, entries,
+                            {.optimizer = options_.save_optimizer,
+                             .scheduler = options_.save_scheduler,
+                             .save_per_node = options_.save_per_node});
   });
-  if (!failure.empty()) {
-    trainer.log(LogLevel::error, c10::str("the checkpoint ", name, " was not saved: ", failure,
-                                          " The run continues; earlier checkpoints are kept."));
-    return;
-  }
-  std::erase(saved_, name);  // a run that starts over writes the file again
-  saved_.push_back(name);
-  while (options_.keep_last && static_cast<int64_t>(saved_.size()) > *options_.keep_last) {
-    std::error_code ignored;  // a leftover file does no harm
-    if (saves(trainer.accelerator())) {
-      std::filesystem::remove(options_.directory / saved_.front(), ignored);
-    }
-    saved_.erase(saved_.begin());
-  }
 }
 
 StateDict SaveCheckpoint::file_state_dict() const {
-  c10::impl::GenericList names(c10::AnyType::get());
-  for (const std::string& name : saved_) names.push_back(name);
-  return {{"directory", whole_directory().string()}, {"saved", names}};
-}
-
-std::filesystem::path SaveCheckpoint::whole_directory() const {
-  std::error_code ignored;
-  auto whole = std::filesystem::weakly_canonical(options_.directory, ignored);
-  return whole.empty() ? options_.directory : whole;
+  StateDict state = kept_.state_dict();
+  state.set("directory", real_path(options_.directory).string());
+  return state;
 }
 
 void SaveCheckpoint::load_state_dict(const StateDict& state) {
-  const auto names = state.get_list("saved");
-  std::vector<std::string> saved;
-  saved.reserve(names.size());
-  for (const c10::IValue& name : names) {
-    saved.push_back(name.isString() ? name.toStringRef() : "");
-    LINKBOY_CHECK(is_name_of_checkpoint(saved.back()), "SaveCheckpoint's state names the file ",
-                  quote_name(saved.back()),
+  KeptCheckpoints kept = kept_;
+  kept.load_state_dict(state, options_.directory);
+  for (const auto& file : kept.files()) {
+    const std::string name = file.path.filename().string();
+    LINKBOY_CHECK(number_in(name, kEpochPrefix) || number_in(name, kUpdatePrefix),
+                  "SaveCheckpoint's state names the file ", quote_name(name),
                   ", which keep_last would remove; it must be epoch_NUMBER.pt or "
                   "update_NUMBER.pt. Do not trust this training state.");
   }
   // In another directory, the same names belong to other files.
-  const bool is_same_directory =
-      !state.contains("directory") || whole_directory() == state.get_string("directory");
-  saved_ = is_same_directory ? std::move(saved) : std::vector<std::string>();
+  if (real_path(options_.directory) != state.get_string("directory")) kept.clear();
+  kept_ = std::move(kept);
 }
 
 std::filesystem::path checkpoint_of_epoch(const std::filesystem::path& directory,
@@ -195,7 +150,7 @@ std::filesystem::path checkpoint_of_epoch(const std::filesystem::path& directory
     throw FileError(c10::str("there is no ", wanted, " in ", directory, "; there are checkpoints ",
                              "of the epochs ", c10::Join(", ", epochs), "."));
   }
-  return directory / name_of_epoch(chosen);
+  return directory / name_of(kEpochPrefix, chosen);
 }
 
 void start_schedules(Trainer& trainer) {
@@ -211,7 +166,7 @@ void LoadCheckpoint::on_training_run_start(Trainer& trainer) {
   if (std::exchange(has_trained_, true)) return;
   has_loaded_ = true;
   if (!trainer.run().resumed_from().empty()) return;
-  load(trainer, options_.load_optimizer, options_.load_scheduler);
+  load(trainer, {.optimizer = options_.load_optimizer, .scheduler = options_.load_scheduler});
 }
 
 void LoadCheckpoint::on_evaluation_run_start(Trainer& trainer) { load_model(trainer); }
@@ -220,10 +175,10 @@ void LoadCheckpoint::on_prediction_run_start(Trainer& trainer) { load_model(trai
 
 void LoadCheckpoint::load_model(Trainer& trainer) {
   if (std::exchange(has_loaded_, true)) return;
-  load(trainer, /*load_optimizer=*/false, /*load_scheduler=*/false);
+  load(trainer, {.optimizer = false, .scheduler = false});
 }
 
-void LoadCheckpoint::load(Trainer& trainer, bool load_optimizer, bool load_scheduler) {
+void LoadCheckpoint::load(Trainer& trainer, CheckpointParts parts) {
   const auto path = [&] {
     // Only the main process needs the files.
     std::string found;
@@ -234,9 +189,9 @@ void LoadCheckpoint::load(Trainer& trainer, bool load_optimizer, bool load_sched
     });
     return trainer.accelerator().broadcast_bytes(found);
   }();
-  trainer.load_checkpoint(path, {.optimizer = load_optimizer, .scheduler = load_scheduler});
+  trainer.load_checkpoint(path, parts);
   trainer.print("Loaded the checkpoint " + path);
-  if (load_optimizer || load_scheduler) start_schedules(trainer);
+  if (parts.optimizer || parts.scheduler) start_schedules(trainer);
 }
 
 }  // namespace linkboy

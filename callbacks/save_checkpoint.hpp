@@ -4,17 +4,16 @@
 #include <filesystem>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "linkboy/callback.hpp"
+#include "linkboy/callbacks/kept_checkpoints.hpp"
+#include "linkboy/checkpoint/checkpoint_parts.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/util/make.hpp"
 #include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
-
-class Accelerator;
 
 /// Options of SaveCheckpoint. If neither `every_n_epochs` nor `every_n_updates` is set, it saves
 /// after every epoch.
@@ -65,19 +64,17 @@ class LINKBOY_API SaveCheckpoint : public Callback {
   StateDict file_state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 
-  /// Names of the kept files in the directory, oldest first.
-  const std::vector<std::string>& saved() const { return saved_; }
+  /// The checkpoints that are kept, newest first.
+  const std::vector<KeptCheckpoints::File>& saved() const { return kept_.files(); }
 
  protected:
   Phase default_phase() const override { return Phase::save; }
 
  private:
-  bool saves(const Accelerator& accelerator) const;
-  std::filesystem::path whole_directory() const;
   void save(Trainer& trainer, const std::string& name);
 
   SaveCheckpointOptions options_;
-  std::vector<std::string> saved_;
+  KeptCheckpoints kept_;
   int64_t run_start_ = 0;  // in nanoseconds since 1970
 };
 /// Makes a SaveCheckpoint.
@@ -133,7 +130,7 @@ class LINKBOY_API LoadCheckpoint : public Callback {
 
  private:
   void load_model(Trainer& trainer);
-  void load(Trainer& trainer, bool load_optimizer, bool load_scheduler);
+  void load(Trainer& trainer, CheckpointParts parts);
 
   LoadCheckpointOptions options_;
   bool has_loaded_ = false;

@@ -1,12 +1,11 @@
-// Collects outputs and targets on the CPU, gathers them from all processes in the order of the
-// data, and writes one file.
+// Writes the outputs and targets that PredictedRows collects in an evaluation to one file.
 
 #include "linkboy/callbacks/save_predictions.hpp"
 
-#include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 
-#include <filesystem>
-#include <sstream>
+#include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "linkboy/accelerator/main_process.hpp"
@@ -29,51 +28,18 @@ std::string replaced(std::string text, std::string_view what, const std::string&
   return text;
 }
 
-/// Returns the dtype's number and the sizes of a row, such as "4 3". A process without rows needs
-/// them to take part in the collective calls.
-std::string describe_rows(const at::Tensor& rows) {
-  std::ostringstream text;
-  text << static_cast<int>(rows.scalar_type());
-  for (const int64_t size : rows.sizes().slice(1)) text << ' ' << size;
-  return std::move(text).str();
-}
-
-at::Tensor no_rows(const std::string& description) {
-  std::istringstream text(description);
-  int dtype = 0;
-  text >> dtype;
-  std::vector<int64_t> sizes{0};
-  for (int64_t size = 0; text >> size;) sizes.push_back(size);
-  return at::empty(sizes, static_cast<at::ScalarType>(dtype));
-}
-
-/// Returns the position of each row among those of all processes. Batch k of rank r has the number
-/// k * P + r, where P is the number of processes.
-at::Tensor places_of(const std::vector<at::Tensor>& batches, const Accelerator& accelerator) {
-  std::vector<at::Tensor> places{at::empty({0}, at::kLong)};
-  for (std::size_t k = 0; k < batches.size(); ++k) {
-    const int64_t number =
-        static_cast<int64_t>(k) * accelerator.num_processes() + accelerator.process_index();
-    places.push_back(at::arange(batches[k].size(0), at::kLong) + (number << 32));
-  }
-  return at::cat(places);
-}
-
-/// Returns the rows of all processes in order; undefined if there are none. Collective.
-at::Tensor gather_rows(const std::vector<at::Tensor>& batches, const Accelerator& accelerator) {
-  const std::string mine = batches.empty() ? "" : describe_rows(batches.front());
-  std::string description;
-  for (const std::string& one : accelerator.all_gather_bytes(mine)) {
-    if (description.empty()) description = one;
-    LINKBOY_CHECK(one.empty() || one == description,
-                  "the rows of the processes' predictions differ in shape or dtype; they must be "
-                  "the same to be written into one tensor.");
-  }
-  if (description.empty()) return {};
-  at::Tensor rows = batches.empty() ? no_rows(description) : at::cat(batches);
-  if (accelerator.num_processes() == 1) return rows;
-  const at::Tensor places = accelerator.gather_uneven(places_of(batches, accelerator));
-  return accelerator.gather_uneven(rows).index_select(0, places.argsort());
+/// Returns the rows that a batch adds to the tensor `name`.
+at::Tensor rows_of(const std::string& name, const Batch& batch, const StepOutput& output) {
+  if (name == "targets") return batch.target();
+  LINKBOY_CHECK(output.model_outputs.isTensor(), "the model returned a ",
+                output.model_outputs.tagKind(),
+                "; SavePredictions can write only one tensor. Override "
+                "calculate_eval_batch_loss to return the part of interest.");
+  const at::Tensor& outputs = output.model_outputs.toTensor();
+  if (name == "outputs") return outputs;
+  LINKBOY_CHECK(outputs.dim() >= 2, "the model's outputs have ", outputs.dim(),
+                " dimension(s); argmax is taken over dimension 1. Set argmax to false.");
+  return outputs.argmax(1);
 }
 
 }  // namespace
@@ -120,41 +86,27 @@ void SavePredictions::on_eval_epoch_start(Trainer& trainer) {
   if (trainer.run().is_intermediate_evaluation()) return;
   const int64_t n = options_.every_n_epochs;
   is_collecting_ = !is_training_ || (n > 0 && trainer.run_history().current_epoch() % n == 0);
+  num_batches_ = 0;
   columns_.clear();
-  if (options_.outputs) columns_.push_back({"outputs"});
-  if (options_.argmax) columns_.push_back({"argmax"});
-  if (options_.targets) columns_.push_back({"targets"});
+  const auto add = [&](bool is_written, const char* name) {
+    if (is_written)
+      columns_.emplace_back(name, "SavePredictions needs one row of the same shape per sample.");
+  };
+  add(options_.outputs, "outputs");
+  add(options_.argmax, "argmax");
+  add(options_.targets, "targets");
 }
 
 void SavePredictions::on_eval_step_end(Trainer& trainer, const Batch& batch,
                                        const StepOutput& output) {
   if (!is_collecting_ || trainer.run().is_intermediate_evaluation()) return;
-  for (auto& column : columns_) {
-    at::Tensor rows;
-    if (column.name == "targets") {
-      rows = batch.target();
-    } else {
-      LINKBOY_CHECK(output.model_outputs.isTensor(), "the model returned a ",
-                    output.model_outputs.tagKind(),
-                    "; SavePredictions can write only one tensor. Override "
-                    "calculate_eval_batch_loss to return the part of interest.");
-      rows = output.model_outputs.toTensor();
-    }
-    if (column.name == "argmax") {
-      LINKBOY_CHECK(rows.dim() >= 2, "the model's outputs have ", rows.dim(),
-                    " dimension(s); argmax is taken over dimension 1. Set argmax to false.");
-      rows = rows.argmax(1);
-    }
-    LINKBOY_CHECK(rows.dim() >= 1 && rows.size(0) == batch.size(), "the ", column.name,
-                  " of a batch have the shape ", rows.sizes(), "; there must be ", batch.size(),
-                  " rows, one for each sample.");
-    auto& batches = column.batches;
-    LINKBOY_CHECK(batches.empty() || rows.sizes().slice(1) == batches[0].sizes().slice(1), "the ",
-                  column.name, " of a batch have the shape ", rows.sizes(),
-                  ", but earlier ones have ", batches[0].sizes(),
-                  "; all sizes except the first must be the same.");
-    // Copies rows on the CPU, too, because the loader or the model may reuse the memory.
-    batches.push_back(rows.detach().to(at::kCPU, rows.scalar_type(), false, /*copy=*/true));
+  // Batch k of rank r has the number k * P + r, where P is the number of processes.
+  const auto& accelerator = trainer.accelerator();
+  const int64_t number = num_batches_++ * accelerator.num_processes() + accelerator.process_index();
+  std::vector<int64_t> places(static_cast<std::size_t>(batch.size()));
+  std::iota(places.begin(), places.end(), number << 32);
+  for (PredictedRows& column : columns_) {
+    column.add(rows_of(column.name(), batch, output), places);
   }
 }
 
@@ -162,14 +114,16 @@ void SavePredictions::on_eval_epoch_end(Trainer& trainer) {
   if (trainer.run().is_intermediate_evaluation() || !std::exchange(is_collecting_, false)) return;
   const auto& accelerator = trainer.accelerator();
   NamedTensors tensors;
-  for (auto& column : std::exchange(columns_, {})) {
-    at::Tensor rows = gather_rows(column.batches, accelerator);
-    if (rows.defined()) tensors.emplace_back(column.name, std::move(rows));
+  for (PredictedRows& column : columns_) {
+    const c10::IValue rows = column.gather(accelerator);
+    if (rows.isTensor()) tensors.emplace_back(column.name(), rows.toTensor());
   }
   const std::string failure = failure_on_main_process(accelerator, [&] {
     if (!accelerator.is_main_process()) return;
-    write(path_of(trainer.run().evaluation_set_name(), trainer.run_history().current_epoch()),
-          tensors);
+    const auto path =
+        path_of(trainer.run().evaluation_set_name(), trainer.run_history().current_epoch());
+    if (path.extension() == ".pt") return write_checkpoint(path, StateDict(tensors));
+    write_safetensors(path, tensors);
   });
   // `evaluate` fails without the file; a training run continues.
   LINKBOY_CHECK(failure.empty() || is_training_, failure);
@@ -182,14 +136,6 @@ void SavePredictions::on_eval_epoch_interrupted(Trainer& trainer) {
   if (trainer.run().is_intermediate_evaluation()) return;
   is_collecting_ = false;
   columns_.clear();
-}
-
-void SavePredictions::write(const std::filesystem::path& path, const NamedTensors& tensors) const {
-  if (path.extension() == ".safetensors") {
-    write_safetensors(path, tensors);
-  } else {
-    write_checkpoint(path, StateDict(tensors));
-  }
 }
 
 }  // namespace linkboy

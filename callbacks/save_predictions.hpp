@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -9,6 +7,7 @@
 
 #include "linkboy/callback.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/trainer/prediction.hpp"
 #include "linkboy/util/make.hpp"
 #include "linkboy/util/required.hpp"
 
@@ -61,10 +60,9 @@ class LINKBOY_API SavePredictions : public Callback {
   void on_evaluation_run_start(Trainer& trainer) override;
 
   void on_eval_epoch_start(Trainer& trainer) override;
-  /// @throws Error if the model did not return a tensor with one row per sample, or if its rows
-  ///         have a different shape than in earlier batches.
+  /// @throws Error if the model did not return a tensor with one row per sample.
   void on_eval_step_end(Trainer& trainer, const Batch& batch, const StepOutput& output) override;
-  /// @throws Error if the rows of the processes differ in shape or dtype, or if the file cannot be
+  /// @throws Error if the rows of two batches have different shapes, or if the file cannot be
   ///         written in `Trainer::evaluate`. In training, the error of the file is printed and the
   ///         run continues.
   /// @note Collective.
@@ -72,18 +70,12 @@ class LINKBOY_API SavePredictions : public Callback {
   void on_eval_epoch_interrupted(Trainer& trainer) override;
 
  private:
-  /// One tensor of the file.
-  struct Column {
-    std::string name{};
-    std::vector<at::Tensor> batches{};  // of this process, on the CPU
-  };
-
   void check_paths(Trainer& trainer) const;
   std::filesystem::path path_of(const std::string& set_name, int64_t epoch) const;
-  void write(const std::filesystem::path& path, const NamedTensors& tensors) const;
 
   SavePredictionsOptions options_;
-  std::vector<Column> columns_;
+  std::vector<PredictedRows> columns_;  // the tensors of the file
+  int64_t num_batches_ = 0;             // in `columns_`
   bool is_training_ = false;
   bool is_collecting_ = false;
 };

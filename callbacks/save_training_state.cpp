@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "linkboy/accelerator/main_process.hpp"
+#include "linkboy/callbacks/kept_checkpoints.hpp"
 #include "linkboy/callbacks/save_checkpoint.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
@@ -151,8 +152,7 @@ void SaveTrainingState::tell_of_other_states(Trainer& trainer) const {
        !error && entry != end; entry.increment(error)) {
     const auto& folder = entry->path();
     const auto number = training_state_number(folder);
-    const bool is_own =
-        std::find(saved_.begin(), saved_.end(), folder.filename().string()) != saved_.end();
+    const bool is_own = std::ranges::count(saved_, folder.filename().string()) > 0;
     std::error_code unreadable;
     if (!number || is_own || !std::filesystem::exists(folder / kTrainingStateFile, unreadable)) {
       continue;
@@ -174,12 +174,10 @@ void SaveTrainingState::tell_of_other_states(Trainer& trainer) const {
 /// If the run resumes a state of its own directory, the state need not be saved again, and
 /// `keep_last` applies to it. A state that the user has renamed is always kept.
 void SaveTrainingState::include_resumed(const std::filesystem::path& folder) {
-  std::error_code ignored;
-  const auto whole = std::filesystem::weakly_canonical(folder, ignored);
-  is_saved_ = training_state_number(whole) && whole.parent_path() == whole_directory();
+  const auto whole = real_path(folder);
+  is_saved_ = training_state_number(whole) && whole.parent_path() == real_path(options_.directory);
   const std::string name = whole.filename().string();
-  const bool is_known = std::find(saved_.begin(), saved_.end(), name) != saved_.end();
-  if (is_saved_ && !is_known) saved_.push_back(name);
+  if (is_saved_ && std::ranges::count(saved_, name) == 0) saved_.push_back(name);
 }
 
 void SaveTrainingState::on_train_update_end(Trainer& trainer) {
@@ -272,8 +270,7 @@ void SaveTrainingState::save(Trainer& trainer) {
   const Accelerator& accelerator = trainer.accelerator();
   for (const auto& name : accelerator.all_gather_bytes(name_of_lost_tensor(trainer.model()))) {
     if (name.empty()) continue;
-    const auto why = c10::str(quote_name(name), " of the model contains NaN or infinity.");
-    return count_failure(trainer, why.c_str());
+    return count_failure(trainer, quote_name(name) + " of the model contains NaN or infinity.");
   }
   std::string name;
   const std::string failure = failure_on_main_process(accelerator, [&] {
@@ -281,7 +278,7 @@ void SaveTrainingState::save(Trainer& trainer) {
     const int64_t number = next_training_state_number(options_.directory);
     name = training_state_folder(options_.directory, number).filename().string();
   });
-  if (!failure.empty()) return count_failure(trainer, failure.c_str());
+  if (!failure.empty()) return count_failure(trainer, failure);
   name = accelerator.broadcast_bytes(name);
   // A number is reused if the newest states were removed by hand.
   std::erase(saved_, name);
@@ -300,7 +297,10 @@ void SaveTrainingState::save(Trainer& trainer) {
 /// all processes.
 void SaveTrainingState::settle(Trainer& trainer, const std::function<void()>& work) {
   const std::string failure = failure_on_main_process(trainer.accelerator(), work);
-  if (!failure.empty()) report(trainer, failure.c_str());
+  if (failure.empty()) return;
+  is_pending_ = is_saved_ = false;
+  saved_.pop_back();
+  count_failure(trainer, failure);
 }
 
 /// Waits for the state that is being written, and removes older states only after that.
@@ -310,14 +310,7 @@ void SaveTrainingState::finish_save(Trainer& trainer) {
   if (std::exchange(is_pending_, false)) remove_old(trainer.accelerator().is_main_process());
 }
 
-void SaveTrainingState::report(Trainer& trainer, const char* what) {
-  is_pending_ = false;
-  is_saved_ = false;
-  saved_.pop_back();
-  count_failure(trainer, what);
-}
-
-void SaveTrainingState::count_failure(Trainer& trainer, const char* why) {
+void SaveTrainingState::count_failure(Trainer& trainer, const std::string& why) {
   ++num_failures_;
   trainer.log(LogLevel::error, c10::str("the training state was not saved: ", why,
                                         " The run continues; earlier states are kept."));
@@ -350,17 +343,11 @@ bool SaveTrainingState::is_own(const std::filesystem::path& folder) const {
   }
 }
 
-std::filesystem::path SaveTrainingState::whole_directory() const {
-  std::error_code ignored;
-  auto whole = std::filesystem::weakly_canonical(options_.directory, ignored);
-  return whole.empty() ? options_.directory : whole;
-}
-
 StateDict SaveTrainingState::file_state_dict() const {
   if (saves_decays_only()) return {};
   c10::impl::GenericList names(c10::AnyType::get());
   for (const std::string& name : saved_) names.push_back(name);
-  return {{"directory", whole_directory().string()}, {"run", run_}, {"saved", names}};
+  return {{"directory", real_path(options_.directory).string()}, {"run", run_}, {"saved", names}};
 }
 
 void SaveTrainingState::load_state_dict(const StateDict& state) {
@@ -377,7 +364,7 @@ void SaveTrainingState::load_state_dict(const StateDict& state) {
   saved_ = std::move(saved);
   run_ = state.get_string("run");
   // In another directory, the same names belong to other states.
-  if (whole_directory() != state.get_string("directory")) saved_.clear();
+  if (real_path(options_.directory) != state.get_string("directory")) saved_.clear();
 }
 
 }  // namespace linkboy

@@ -168,9 +168,7 @@ class LINKBOY_API SaveTrainingState : public Callback {
   void include_resumed(const std::filesystem::path& folder);
   void tell_of_other_states(Trainer& trainer) const;
   bool is_own(const std::filesystem::path& folder) const;
-  std::filesystem::path whole_directory() const;
-  void report(Trainer& trainer, const char* what);
-  void count_failure(Trainer& trainer, const char* why);
+  void count_failure(Trainer& trainer, const std::string& why);
 
   SaveTrainingStateOptions options_;
   std::vector<std::string> saved_;  // names of folders in the directory, oldest first

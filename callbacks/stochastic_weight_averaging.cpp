@@ -114,11 +114,7 @@ void StochasticWeightAveraging::on_train_update_end(Trainer& trainer) {
 
 void StochasticWeightAveraging::on_training_run_end(Trainer& trainer) {
   restore_lrs(trainer);
-  if (was_cut_short()) {
-    if (num_averaged() > 0) report_trained_weights(trainer);
-    return;
-  }
-  take_out_others(trainer);
+  if (!ends_with_average(trainer)) return;
   // Only now, after states were saved, because a longer run that resumes trains the entire epoch.
   if (trainer.run().is_epoch_cut_short() && !options_.every_n_updates &&
       trainer.num_updates() > start_) {

@@ -9,7 +9,6 @@
 #include "linkboy/run/options.hpp"
 #include "linkboy/run/placeholders.hpp"
 #include "linkboy/run/precision.hpp"
-#include "linkboy/run/prediction.hpp"
 #include "linkboy/run/run_config.hpp"
 #include "linkboy/run/run_history.hpp"
 #include "linkboy/run/step_output.hpp"

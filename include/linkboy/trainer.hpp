@@ -23,11 +23,11 @@
 #include "linkboy/loss_function.hpp"
 #include "linkboy/model.hpp"
 #include "linkboy/run/options.hpp"
-#include "linkboy/run/prediction.hpp"
 #include "linkboy/run/run_history.hpp"
 #include "linkboy/run/step_output.hpp"
 #include "linkboy/run/stop_training.hpp"
 #include "linkboy/scheduler.hpp"
+#include "linkboy/trainer/prediction.hpp"
 #include "linkboy/trainer/run.hpp"
 #include "linkboy/trainer/trainer_options.hpp"
 

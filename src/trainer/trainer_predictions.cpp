@@ -20,57 +20,26 @@
 namespace linkboy {
 namespace {
 
-constexpr const char* kWhatIsAllowed =
-    "A tensor must have one row, and a list one entry, per sample; tuples and dicts can contain "
-    "these. Override predict_step, or pass a sink to predict.";
-
-void check_one_per_sample(const c10::IValue& outputs, int64_t batch_size) {
-  if (outputs.isTensor()) {
-    const at::Tensor& rows = outputs.toTensor();
-    LINKBOY_CHECK(rows.defined(), "predict_step returned an undefined tensor. ", kWhatIsAllowed);
-    LINKBOY_CHECK(rows.dim() > 0 && rows.size(0) == batch_size, "the predictions of a batch of ",
-                  batch_size, " samples have shape ", rows.sizes(), ". ", kWhatIsAllowed);
-  } else if (outputs.isList()) {
-    LINKBOY_CHECK(static_cast<int64_t>(outputs.toListRef().size()) == batch_size,
-                  "the predictions of a batch of ", batch_size, " samples have a list of ",
-                  outputs.toListRef().size(), " entries. ", kWhatIsAllowed);
-  } else if (outputs.isTuple()) {
-    for (const c10::IValue& element : outputs.toTupleRef().elements()) {
-      check_one_per_sample(element, batch_size);
-    }
-  } else {
-    LINKBOY_CHECK(outputs.isGenericDict(), "predict_step returned a ", outputs.tagKind(), ". ",
-                  kWhatIsAllowed);
-    for (const auto& entry : outputs.toGenericDict()) {
-      check_one_per_sample(entry.value(), batch_size);
-    }
-  }
-}
-
 /// Copies tensors on the CPU, too, because the loader or the model may reuse their memory.
-c10::IValue copied_to_cpu(const c10::IValue& outputs) {
-  return map_leaves(outputs, [](const c10::IValue& leaf, const ValuePath&) -> c10::IValue {
+c10::IValue copied_to_cpu(const c10::IValue& rows) {
+  return map_leaves(rows, [](const c10::IValue& leaf, const ValuePath&) -> c10::IValue {
     if (!leaf.isTensor()) return leaf;
     const at::Tensor tensor = leaf.toTensor().detach();
     return tensor.to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
   });
 }
 
-void check_same_form(bool is_same, const c10::IValue& first, const c10::IValue& other) {
-  LINKBOY_CHECK(is_same, "the predictions of one batch are a ", first.tagKind(),
-                ", but those of another are a ", other.tagKind(),
-                " or have different entries; all batches must have the same form. Override "
-                "predict_step, or pass a sink to predict.");
-}
-
-std::vector<c10::IValue> elements_of(const c10::IValue& outputs) {
-  if (outputs.isTuple()) return outputs.toTupleRef().elements().vec();
+/// Returns the elements of a tuple or dict, in the order of `form`, which has the same ones.
+std::vector<c10::IValue> elements_of(const c10::IValue& rows, const c10::IValue& form) {
+  if (rows.isTuple()) return rows.toTupleRef().elements().vec();
   std::vector<c10::IValue> values;
-  for (const auto& entry : outputs.toGenericDict()) values.push_back(entry.value());
+  for (const auto& entry : form.toGenericDict()) {
+    values.push_back(rows.toGenericDict().at(entry.key()));
+  }
   return values;
 }
 
-bool have_same_entries(const c10::IValue& first, const c10::IValue& other) {
+bool have_same_elements(const c10::IValue& first, const c10::IValue& other) {
   if (first.tagKind() != other.tagKind()) return false;
   if (first.isTuple()) return first.toTupleRef().size() == other.toTupleRef().size();
   if (!first.isGenericDict()) return true;
@@ -91,21 +60,72 @@ c10::IValue with_elements(const c10::IValue& form, std::vector<c10::IValue> valu
   return made;
 }
 
-/// Returns the outputs of all batches as those of one batch.
-c10::IValue concatenated(const std::vector<c10::IValue>& batches) {
+/// Returns the row of the sample at each place. A shard with even batches contains some samples
+/// twice; the first row is used.
+at::Tensor order_of(const at::Tensor& places) {
+  const at::Tensor order = places.argsort(/*stable=*/true);
+  const at::Tensor sorted = places.index_select(0, order);
+  const at::Tensor is_new = at::ones_like(sorted, at::kBool);
+  if (sorted.numel() > 1) is_new.slice(0, 1).copy_(sorted.slice(0, 1) != sorted.slice(0, 0, -1));
+  return order.masked_select(is_new);
+}
+
+/// Returns `rows` with row order[i] at position i.
+c10::IValue in_order(const c10::IValue& rows, const at::Tensor& order) {
+  if (rows.isTensor()) return rows.toTensor().index_select(0, order);
+  if (rows.isList()) {
+    c10::impl::GenericList ordered(c10::AnyType::get());
+    const auto place = order.accessor<int64_t, 1>();
+    for (int64_t i = 0; i < order.numel(); ++i) {
+      ordered.push_back(rows.toListRef()[static_cast<std::size_t>(place[i])]);
+    }
+    return ordered;
+  }
+  std::vector<c10::IValue> values = elements_of(rows, rows);
+  for (c10::IValue& element : values) element = in_order(element, order);
+  return with_elements(rows, std::move(values));
+}
+
+}  // namespace
+
+void PredictedRows::check_one_per_sample(const c10::IValue& rows, int64_t num_samples) const {
+  const auto check = [&](bool is_right, const auto&... found) {
+    LINKBOY_CHECK(is_right, "the ", name_, " of a batch of ", num_samples, " samples ", found...,
+                  ". A tensor must have one row, and a list one entry, per sample; tuples and "
+                  "dicts can contain these. ",
+                  advice_);
+  };
+  if (rows.isTensor()) {
+    const at::Tensor& tensor = rows.toTensor();
+    check(tensor.defined(), "are an undefined tensor");
+    check(tensor.dim() > 0 && tensor.size(0) == num_samples, "have shape ", tensor.sizes());
+  } else if (rows.isList()) {
+    const std::size_t size = rows.toListRef().size();
+    check(std::cmp_equal(size, num_samples), "have a list of ", size, " entries");
+  } else {
+    check(rows.isTuple() || rows.isGenericDict(), "are a ", rows.tagKind());
+    for (const c10::IValue& element : elements_of(rows, rows)) {
+      check_one_per_sample(element, num_samples);
+    }
+  }
+}
+
+/// Returns the rows of all batches as those of one batch.
+c10::IValue PredictedRows::concatenated(const std::vector<c10::IValue>& batches) const {
   const c10::IValue& first = batches.front();
   for (const c10::IValue& other : batches) {
-    check_same_form(have_same_entries(first, other), first, other);
+    LINKBOY_CHECK(have_same_elements(first, other), "the ", name_, " of one batch are a ",
+                  first.tagKind(), ", but those of another are a ", other.tagKind(),
+                  " or have different entries; all batches must have the same form. ", advice_);
   }
   if (first.isTensor()) {
     std::vector<at::Tensor> rows;
     for (const c10::IValue& batch : batches) {
       rows.push_back(batch.toTensor());
-      LINKBOY_CHECK(rows.back().sizes().slice(1) == rows.front().sizes().slice(1),
-                    "the predictions of one batch have shape ", rows.front().sizes(),
+      LINKBOY_CHECK(rows.back().sizes().slice(1) == rows.front().sizes().slice(1), "the ", name_,
+                    " of one batch have shape ", rows.front().sizes(),
                     ", but those of another have shape ", rows.back().sizes(),
-                    "; the rows of all batches must have the same shape. Pad them in predict_step, "
-                    "or return a list with one tensor per sample.");
+                    "; the rows of all batches must have the same shape. ", advice_);
     }
     return at::cat(rows);
   }
@@ -116,60 +136,37 @@ c10::IValue concatenated(const std::vector<c10::IValue>& batches) {
     }
     return all;
   }
-  std::vector<std::vector<c10::IValue>> columns(elements_of(first).size());
+  std::vector<std::vector<c10::IValue>> columns(elements_of(first, first).size());
   for (const c10::IValue& batch : batches) {
-    if (first.isGenericDict()) {
-      std::size_t i = 0;
-      for (const auto& entry : first.toGenericDict()) {
-        columns[i++].push_back(batch.toGenericDict().at(entry.key()));
-      }
-    } else {
-      const auto elements = elements_of(batch);
-      for (std::size_t i = 0; i < columns.size(); ++i) columns[i].push_back(elements[i]);
-    }
+    const std::vector<c10::IValue> elements = elements_of(batch, first);
+    for (std::size_t i = 0; i < columns.size(); ++i) columns[i].push_back(elements[i]);
   }
   std::vector<c10::IValue> values;
-  values.reserve(columns.size());
   for (const auto& column : columns) values.push_back(concatenated(column));
   return with_elements(first, std::move(values));
 }
 
-void check_has_batches(const std::vector<c10::IValue>& batches) {
-  LINKBOY_CHECK(
-      !batches.empty(),
-      "the loader returned no batch to predict. An exhausted generator returns no batches; create "
-      "a new loader, or pass a sink to predict, which then accepts no batches.");
+void PredictedRows::add(const c10::IValue& rows, const std::vector<int64_t>& places) {
+  check_one_per_sample(rows, std::ssize(places));
+  batches_.push_back(
+      c10::ivalue::Tuple::create({at::tensor(places, at::kLong), copied_to_cpu(rows)}));
 }
 
-/// Returns the row of the sample at each position. A shard with even batches contains some samples
-/// twice; the first row is used.
-at::Tensor order_of(const at::Tensor& places) {
-  const at::Tensor order = places.argsort(/*stable=*/true);
-  const at::Tensor sorted = places.index_select(0, order);
-  const at::Tensor is_new = at::ones_like(sorted, at::kBool);
-  if (sorted.numel() > 1) is_new.slice(0, 1).copy_(sorted.slice(0, 1) != sorted.slice(0, 0, -1));
-  return order.masked_select(is_new);
-}
-
-/// Returns `outputs` with row order[i] at position i.
-c10::IValue in_order(const c10::IValue& outputs, const at::Tensor& order) {
-  if (outputs.isTensor()) return outputs.toTensor().index_select(0, order);
-  if (outputs.isList()) {
-    c10::impl::GenericList ordered(c10::AnyType::get());
-    const auto place = order.accessor<int64_t, 1>();
-    for (int64_t i = 0; i < order.numel(); ++i) {
-      ordered.push_back(outputs.toListRef()[static_cast<std::size_t>(place[i])]);
+c10::IValue PredictedRows::gather(const Accelerator& accelerator) {
+  const bool is_alone = accelerator.num_processes() == 1;
+  std::vector<c10::IValue> parts = std::exchange(batches_, {});
+  if (!is_alone) {
+    // A process without batches does not know the form of a row.
+    const std::string mine = parts.empty() ? "" : to_bytes(concatenated(parts));
+    parts.clear();
+    for (const std::string& bytes : accelerator.all_gather_bytes(mine)) {
+      if (!bytes.empty()) parts.push_back(from_bytes(bytes));
     }
-    return ordered;
   }
-  std::vector<c10::IValue> values;
-  for (const c10::IValue& element : elements_of(outputs)) {
-    values.push_back(in_order(element, order));
-  }
-  return with_elements(outputs, std::move(values));
+  if (parts.empty()) return {};
+  const std::vector<c10::IValue> all = concatenated(parts).toTupleRef().elements().vec();
+  return is_alone ? all[1] : in_order(all[1], order_of(all[0].toTensor()));
 }
-
-}  // namespace
 
 /// A call of `predict`.
 class Trainer::Implementation::Predictor {
@@ -179,16 +176,14 @@ class Trainer::Implementation::Predictor {
 
   /// Calls `predict` in the run in progress, or in one of its own.
   void run(c10::function_ref<void()> predict);
-  /// Returns the positions of this process's samples in the data.
-  std::vector<int64_t> predict_batches(const PredictionSink& sink);
+  void predict_batches(const PredictionSink& sink);
 
  private:
   Implementation& trainer_;
   const EvaluateOptions& options_;
 };
 
-std::vector<int64_t> Trainer::Implementation::Predictor::predict_batches(
-    const PredictionSink& sink) {
+void Trainer::Implementation::Predictor::predict_batches(const PredictionSink& sink) {
   Trainer& trainer = trainer_.trainer_;
   RunSetUp set_up(trainer_);
   set_up.share_loader_seed();
@@ -203,7 +198,6 @@ std::vector<int64_t> Trainer::Implementation::Predictor::predict_batches(
   const bool is_shared = trainer_.accelerator_->num_processes() > 1;
   std::vector<std::vector<int64_t>> planned;
   if (is_shared) planned = places_of_batches(of_dataset->options(), /*epoch=*/1);
-  std::vector<int64_t> places;
   const auto loader = trainer_.accelerator_->prepare(data);
   const ModelModeGuard restore_modes = trainer_.modules_.restore_modes();
   const at::NoGradGuard no_grad;
@@ -211,6 +205,7 @@ std::vector<int64_t> Trainer::Implementation::Predictor::predict_batches(
   trainer.eval_epoch_start();
   trainer.fire<Event::prediction_run_start>();
   std::size_t num_batches = 0;
+  int64_t num_samples = 0;
   trainer_.for_each_batch(*loader, /*epoch=*/1, [&](const Batch& batch) {
     trainer.fire<Event::prediction_step_start>();
     Prediction prediction;
@@ -229,14 +224,13 @@ std::vector<int64_t> Trainer::Implementation::Predictor::predict_batches(
                     "neither collate_fn nor a transform may change the number of samples.");
     } else {
       prediction.places.resize(static_cast<std::size_t>(batch.size()));
-      std::iota(prediction.places.begin(), prediction.places.end(), std::ssize(places));
+      std::iota(prediction.places.begin(), prediction.places.end(), num_samples);
     }
-    places.insert(places.end(), prediction.places.begin(), prediction.places.end());
     ++num_batches;
+    num_samples += batch.size();
     trainer.fire<Event::prediction_step_end>(batch, prediction);
     sink(batch, prediction);
   });
-  return places;
 }
 
 /// Within a run, the prediction is a part of that run.
@@ -286,27 +280,17 @@ c10::IValue Trainer::predict(const EvaluateOptions& options) {
   c10::IValue result;
   Implementation::Predictor predictor(*impl_, options);
   predictor.run([&] {
-    std::vector<c10::IValue> batches;
-    const std::vector<int64_t> places =
-        predictor.predict_batches([&](const Batch& batch, const Prediction& prediction) {
-          check_one_per_sample(prediction.outputs, batch.size());
-          batches.push_back(copied_to_cpu(prediction.outputs));
-        });
-    const Accelerator& accelerator = *impl_->accelerator_;
-    if (accelerator.num_processes() == 1) {
-      check_has_batches(batches);
-      result = concatenated(batches);
-      return;
-    }
-    // A process without batches does not know the form of a row.
-    std::vector<c10::IValue> all;
-    for (const std::string& bytes :
-         accelerator.all_gather_bytes(batches.empty() ? "" : to_bytes(concatenated(batches)))) {
-      if (!bytes.empty()) all.push_back(from_bytes(bytes));
-    }
-    check_has_batches(all);
-    const at::Tensor place = accelerator.gather_for_metrics(at::tensor(places, at::kLong));
-    result = in_order(concatenated(all), order_of(place));
+    PredictedRows rows("predictions",
+                       "Override predict_step, which may pad rows or return a list with one tensor "
+                       "per sample, or pass a sink to predict.");
+    predictor.predict_batches([&](const Batch&, const Prediction& prediction) {
+      rows.add(prediction.outputs, prediction.places);
+    });
+    result = rows.gather(*impl_->accelerator_);
+    LINKBOY_CHECK(!result.isNone(),
+                  "the loader returned no batch to predict. An exhausted generator returns no "
+                  "batches; create a new loader, or pass a sink to predict, which then accepts no "
+                  "batches.");
   });
   return result;
 }

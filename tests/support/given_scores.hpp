@@ -2,7 +2,9 @@
 
 #include <torch/torch.h>
 
+#include <iterator>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,35 +35,37 @@ inline TrainOptions epochs_of_one_update(int64_t num_epochs) {
 /// `callback` reads them.
 class Scored {
  public:
-  explicit Scored(std::shared_ptr<Callback> callback)
-      : toy_({make<LambdaCallback>(
-                  {.on_training_run_epoch_end =
-                       [this](Trainer& trainer) {
-                         trainer.run_history().update_metric("score", scores_.at(num_epochs_++));
-                         weights.push_back(copies_of(trainer.model().parameters()));
-                       }}),
-              std::move(callback)}) {}
+  explicit Scored(std::shared_ptr<Callback> callback, CallbackList more = {})
+      : toy({make<LambdaCallback>({.on_training_run_epoch_end =
+                                       [this](Trainer& trainer) {
+                                         trainer.run_history().update_metric(
+                                             "score", scores_.at(num_epochs_++));
+                                         weights.push_back(copies_of(trainer.model().parameters()));
+                                       }}),
+             std::move(callback)}) {
+    for (auto& other : more) toy.trainer.callback_handler().add(std::move(other));
+  }
 
+  /// Trains one epoch for each score, after the epochs of a resumed run that are already done.
   /// Returns the number of epochs of the run.
-  int64_t train(std::vector<double> scores) {
+  int64_t train(std::vector<double> scores, int64_t num_done = 0) {
     scores_ = std::move(scores);
     num_epochs_ = 0;
     weights.clear();
-    return toy_.trainer
-        .train({.train_dataset = toy_data(4),
-                .num_epochs = static_cast<int64_t>(scores_.size()),
-                .per_device_batch_size = 4})
-        .num_epochs;
+    options.num_epochs = num_done + std::ssize(scores_);
+    return toy.trainer.train(options).num_epochs;
   }
-  std::vector<torch::Tensor> parameters() const { return toy_.model->parameters(); }
+  std::vector<torch::Tensor> parameters() const { return toy.model->parameters(); }
+  const std::string& last_line() const { return toy.trainer.lines.back(); }
 
   /// The weights after each epoch of the last run.
   std::vector<std::vector<torch::Tensor>> weights;
+  TrainOptions options = epochs_of_one_update(1);
+  Toy toy;
 
  private:
   std::vector<double> scores_;
   std::size_t num_epochs_ = 0;
-  Toy toy_;
 };
 
 }  // namespace linkboy::testing

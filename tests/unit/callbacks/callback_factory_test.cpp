@@ -12,9 +12,8 @@ namespace {
 TEST(CallbackFactoryTest, ContainsEveryCallbackOfTheFolder) {
   // Not available as text: callbacks that need objects, and files that are not callbacks.
   const std::vector<std::string> others{
-      "callback_factory", "default_callbacks", "freeze_layers",
-      "metric_callback",  "track_run",         "metric_monitor",
-      "averaged_weights", "describe_run",      "copy_checkpoint_of_resumed_run"};
+      "callback_factory", "default_callbacks", "freeze_layers", "metric_callback", "track_run",
+      "metric_monitor",   "averaged_weights",  "describe_run",  "kept_checkpoints"};
   for (const auto& entry : std::filesystem::directory_iterator(
            std::filesystem::path(__FILE__).parent_path() / "../../../callbacks")) {
     if (entry.path().extension() != ".cpp") continue;

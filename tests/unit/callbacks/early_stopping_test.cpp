@@ -13,12 +13,7 @@ namespace {
 
 int64_t epochs_until_stop(const std::vector<double>& values, EarlyStoppingOptions options) {
   options.monitor = "score";
-  Toy toy({std::make_shared<GivenScores>(values), std::make_shared<EarlyStopping>(options)});
-  return toy.trainer.train(epochs_of_one_update(static_cast<int64_t>(values.size()))).num_epochs;
-}
-
-TrainOptions epochs(int64_t num_epochs) {
-  return {.train_dataset = toy_data(4), .num_epochs = num_epochs};
+  return Scored(std::make_shared<EarlyStopping>(options)).train(values);
 }
 
 TEST(EarlyStoppingTest, StopsWhenTheMetricHasNotImprovedForItsPatience) {
@@ -35,18 +30,19 @@ TEST(EarlyStoppingTest, CountsOnlyChangesAboveTheThreshold) {
   EXPECT_EQ(epochs_until_stop({1.0, 0.999, 0.998}, {.min_delta = 0.0}), 3);
 }
 
-TEST(EarlyStoppingTest, NaNIsNotAnImprovement) {
+TEST(EarlyStoppingTest, NaNIsNotAnImprovementAndStopsImmediatelyOnRequest) {
   EXPECT_EQ(epochs_until_stop({NAN, 1.0, 0.5}, {}), 1);
   EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.5}, {}), 2);
   EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.5, 0.2}, {.patience = 2}), 4);
+  EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.1}, {.patience = 9, .stop_at_non_finite = true}), 2);
 }
 
 TEST(EarlyStoppingTest, ReportsItsReason) {
-  Toy toy({std::make_shared<GivenScores>(std::vector<double>{1.0, 1.0}),
-           make<EarlyStopping>({.monitor = "score"})});
-  const auto result = toy.trainer.train(epochs_of_one_update(2));
-  EXPECT_EQ(result.reason, StopReason::early_stop);
-  EXPECT_EQ(result.message, "Stopping training because score has not improved for 1 evaluation");
+  Scored scored(make<EarlyStopping>({.monitor = "score"}));
+  scored.train({1.0, 1.0});
+  EXPECT_EQ(scored.toy.trainer.run().result().reason, StopReason::early_stop);
+  EXPECT_EQ(scored.last_line(),
+            "Stopping training because score has not improved for 1 evaluation");
 }
 
 TEST(EarlyStoppingTest, RejectsAMetricThatIsNeverRecorded) {
@@ -55,14 +51,6 @@ TEST(EarlyStoppingTest, RejectsAMetricThatIsNeverRecorded) {
       toy.trainer.train(epochs_of_one_update(1)),
       "no value of the metric \"acuracy\" was recorded; recorded metrics: train_loss_epoch. "
       "Set the option `monitor`");
-}
-
-TEST(EarlyStoppingTest, IgnoresEpochsWithoutEvaluation) {
-  Toy toy({make<EarlyStopping>({.patience = 1})});
-  TrainOptions options = epochs_of_one_update(4);
-  options.eval_dataset = toy_data(4);
-  options.evaluate_every_n_epochs = 4;
-  EXPECT_EQ(toy.trainer.train(options).num_epochs, 4);
 }
 
 TEST(EarlyStoppingTest, RejectsOptionsOutOfRange) {
@@ -92,10 +80,6 @@ TEST(EarlyStoppingTest, StopsImmediatelyBeyondTheDivergenceBound) {
   EXPECT_EQ(epochs_until_stop({0.5, 0.1, 0.05, 0.9}, options), 3);
 }
 
-TEST(EarlyStoppingTest, StopsImmediatelyAtANonFiniteValueOnRequest) {
-  EXPECT_EQ(epochs_until_stop({1.0, NAN, 0.1}, {.patience = 9, .stop_at_non_finite = true}), 2);
-}
-
 Scored stopping_early(bool reset_on_train) {
   return Scored(
       make<EarlyStopping>({.patience = 2, .monitor = "score", .reset_on_train = reset_on_train}));
@@ -112,7 +96,8 @@ TEST(EarlyStoppingTest, ANewRunForgetsTheBestValueAndTheCountOfThePreviousRun) {
 /// Makes two runs. The second one resumes from the state at the end of the first, with the same
 /// history. Returns its number of epochs.
 int64_t epochs_after_resume(EarlyStoppingOptions options, const std::vector<double>& before,
-                            const std::vector<double>& after, int64_t patience_after_resume) {
+                            const std::vector<double>& after,
+                            std::optional<int64_t> patience_after_resume = {}) {
   const TemporaryFolder folder;
   options.monitor = "score";
   const auto run = [&](const std::vector<double>& scores, TrainOptions train_options) {
@@ -121,13 +106,9 @@ int64_t epochs_after_resume(EarlyStoppingOptions options, const std::vector<doub
     return toy.trainer.train(train_options).num_epochs;
   };
   const auto done = run(before, epochs_of_one_update(std::ssize(before)));
-  options.patience = patience_after_resume;
+  options.patience = patience_after_resume.value_or(options.patience);
   const auto num_epochs = done + std::ssize(after);
   return run(after, resumed_from(folder / "states", epochs_of_one_update(num_epochs))) - done;
-}
-int64_t epochs_after_resume(const EarlyStoppingOptions& options, const std::vector<double>& before,
-                            const std::vector<double>& after) {
-  return epochs_after_resume(options, before, after, options.patience);
 }
 
 TEST(EarlyStoppingTest, ARunThatItStoppedDoesNotTrainWhenResumed) {
@@ -153,20 +134,20 @@ TEST(EarlyStoppingTest, AStateLoadedForAnotherRunIsForgotten) {
                 .on_training_run_epoch_end =
                     [](Trainer& trainer) { trainer.run_history().update_metric("score", 1.0); }}),
            stopping});
-  toy.trainer.train(epochs(2));
+  toy.trainer.train(epochs_of_one_update(2));
   toy.trainer.save_training_state(folder.path());
   fails = true;
-  EXPECT_ERROR(toy.trainer.train(resumed_from(folder.path(), epochs(2))), "no room");
+  EXPECT_ERROR(toy.trainer.train(resumed_from(folder.path(), epochs_of_one_update(2))), "no room");
   fails = false;
-  EXPECT_EQ(toy.trainer.train(epochs(9)).num_epochs, 3);
+  EXPECT_EQ(toy.trainer.train(epochs_of_one_update(9)).num_epochs, 3);
 }
 
-TEST(EarlyStoppingTest, EvaluationsByOtherCallbacksDoNotCount) {
+TEST(EarlyStoppingTest, IgnoresEpochsWithoutEvaluationAndEvaluationsByOtherCallbacks) {
   Toy toy({make<LambdaCallback>(
                {.on_training_run_epoch_end =
                     [](Trainer& trainer) { trainer.evaluate_now({.metric_prefix = "test_"}); }}),
            std::make_shared<EarlyStopping>()});
-  TrainOptions options = epochs(4);
+  TrainOptions options = epochs_of_one_update(4);
   options.eval_dataset = toy_data(4);
   options.evaluate_every_n_epochs = 3;
   EXPECT_EQ(toy.trainer.train(options).num_epochs, 4);

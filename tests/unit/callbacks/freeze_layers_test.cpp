@@ -127,6 +127,17 @@ struct GradualRun {
     return callbacks;
   }
 
+  void train() {
+    torch::manual_seed(1);
+    trainer.train(options);
+  }
+  /// Resumes from a state. Returns whether the network is then the same as that of `whole`.
+  bool resumes_as(const GradualRun& whole, const std::filesystem::path& state) {
+    trainer.train(resumed_from(state, options));
+    return bit_equal(whole.net->parameters(), net->parameters()) &&
+           bit_equal(whole.net->buffers(), net->buffers());
+  }
+
   NestedNet net;
   std::shared_ptr<ModelFreezer> freezer = freezer_of(net, {.set_modules_as_eval = true});
   std::shared_ptr<torch::optim::AdamW> optimizer = std::make_shared<torch::optim::AdamW>(
@@ -177,36 +188,26 @@ TEST(FreezeLayersTest, GraphModeRecordsAgainAfterUnfreezing) {
   for (const auto mode : {ExecutionMode::eager, ExecutionMode::graph}) {
     GradualRun run;
     run.options.execution_mode = mode;
-    torch::manual_seed(1);
-    run.trainer.train(run.options);
+    run.train();
     weights.push_back(copies_of(run.net->parameters()));
   }
   EXPECT_TRUE(bit_equal(weights[0], weights[1]));
 }
 
-TEST(FreezeLayersTest, KeepsParametersInTheirGroup) {
-  auto model = toy_model();
-  const auto freezer = freezer_of(model);
-  auto optimizer = toy_sgd(model);
-  auto trainer = cpu_trainer(model, {}, optimizer);
-  trainer.train(fine_tuning_run(1));
-  trainer.callback_handler().add(make<FreezeLayers>(freezer, {{{.from_index = 0}}}));
-  trainer.train(fine_tuning_run(1));
-  EXPECT_EQ(optimizer->param_groups().size(), 1U);
-  EXPECT_EQ(frozen_names(*model), Names{});
-}
-
-TEST(FreezeLayersTest, AddsGroupsToTheOptimizerAlsoIfItIsAddedBetweenRuns) {
-  auto model = toy_model();
-  const auto freezer = freezer_of(model);
-  auto trainer = cpu_trainer(model, {}, sgd_of(*freezer));
-  trainer.train(fine_tuning_run(1));
-  trainer.callback_handler().add(make<FreezeLayers>(freezer, {{{.from_index = 0, .lr = 0.5}}}));
-  const auto before = copies_of(model->parameters());
-  trainer.train(fine_tuning_run(1));
-  EXPECT_EQ(get_param_group_field(*trainer.optimizer(), ParamGroupField::lr),
-            (std::vector<double>{0.1, 0.5}));
-  EXPECT_FALSE(torch::equal(before[0], model->parameters()[0]));
+TEST(FreezeLayersTest, AddsGroupsForNewParametersAlsoIfItIsAddedBetweenRuns) {
+  for (const bool is_new : {false, true}) {
+    auto model = toy_model();
+    const auto freezer = freezer_of(model);
+    auto trainer = cpu_trainer(model, {}, is_new ? sgd_of(*freezer) : toy_sgd(model));
+    trainer.train(fine_tuning_run(1));
+    trainer.callback_handler().add(make<FreezeLayers>(freezer, {{{.from_index = 0, .lr = 0.5}}}));
+    const auto before = copies_of(model->parameters());
+    trainer.train(fine_tuning_run(1));
+    EXPECT_EQ(get_param_group_field(*trainer.optimizer(), ParamGroupField::lr),
+              is_new ? (std::vector{0.1, 0.5}) : std::vector{0.1});
+    EXPECT_EQ(frozen_names(*model), Names{});
+    EXPECT_FALSE(torch::equal(before[0], model->parameters()[0]));
+  }
 }
 
 // In LibTorch 2.15, add_param_group treats Adam's default of 0.001 as not set.
@@ -234,19 +235,14 @@ TEST(FreezeLayersTest, ARunResumesBitIdenticallyBeforeAndAfterEachStep) {
   const SingleThread single_thread;
   const TemporaryFolder folder;
   GradualRun whole;
-  torch::manual_seed(1);
-  whole.trainer.train(whole.options);
+  whole.train();
   // An epoch has four updates: saves in the middle of epochs 1, 2 and 3, and at the end of epoch 1.
   for (const int64_t update : {2, 4, 6, 11}) {
     const auto directory = folder / std::to_string(update);
     GradualRun first({std::make_shared<SaveOnce>(directory, update)});
-    torch::manual_seed(1);
-    first.trainer.train(first.options);
-
+    first.train();
     GradualRun second;
-    second.trainer.train(resumed_from(directory, first.options));
-    EXPECT_TRUE(bit_equal(whole.net->parameters(), second.net->parameters())) << update;
-    EXPECT_TRUE(bit_equal(whole.net->buffers(), second.net->buffers())) << update;
+    EXPECT_TRUE(second.resumes_as(whole, directory)) << update;
     EXPECT_EQ(frozen_names(*second.net), Names{});
   }
 }
@@ -256,13 +252,10 @@ TEST(FreezeLayersTest, AResumedSecondRunContinuesWithTheLayersThatTheFirstOneUnf
   const TemporaryFolder folder;
   // In epoch 1 of the second run, before the epoch of any step.
   GradualRun whole({std::make_shared<SaveOnce>(folder / "state", 2)});
-  torch::manual_seed(1);
-  whole.trainer.train(whole.options);
+  whole.train();
   whole.trainer.train(whole.options);
   GradualRun second;
-  second.trainer.train(resumed_from(folder / "state", second.options));
-  EXPECT_TRUE(bit_equal(whole.net->parameters(), second.net->parameters()));
-  EXPECT_TRUE(bit_equal(whole.net->buffers(), second.net->buffers()));
+  EXPECT_TRUE(second.resumes_as(whole, folder / "state"));
 }
 
 TEST(FineTuningTest, ARunWithAnAddedGroupResumesBitIdentically) {

@@ -33,23 +33,18 @@ TEST(FullDiskTest, AFullDiskDoesNotEndTheRunForAnyCallback) {
 }
 
 TEST(FullDiskTest, TheEndOfARunReportsThatTheBestModelCouldNotBeSaved) {
-  const std::vector<double> scores{3.0, 1.0, 2.0};
   for (const int64_t full_after : {0, 1}) {
     const TemporaryFolder folder;
     std::unique_ptr<FileSizeLimit> full_disk;
-    const auto limit = [&] {
-      if (!full_disk) full_disk = std::make_unique<FileSizeLimit>(16);
-    };
-    if (full_after == 0) limit();
-    Toy toy({std::make_shared<GivenScores>(scores),
-             make<SaveBestModel>({.path = folder / "best.pt", .monitor = "score"}),
-             std::make_shared<AtUpdate>(2, [&](Trainer&) { limit(); })});
-    toy.trainer.train(epochs_of_one_update(3));
+    const auto limit = [&](Trainer&) { full_disk = std::make_unique<FileSizeLimit>(16); };
+    Scored run(make<SaveBestModel>({.path = folder / "best.pt", .monitor = "score"}),
+               {std::make_shared<AtUpdate>(full_after + 1, limit)});
+    run.train({3.0, 1.0, 2.0});
     full_disk.reset();
     const std::string message = "ERROR: the model with the best score (1) could not be saved; ";
     const std::string what = full_after == 0 ? "the model keeps the weights of the last epoch."
                                              : "the best of the saved models is loaded.";
-    EXPECT_THAT(toy.trainer.lines, Contains(message + what));
+    EXPECT_THAT(run.toy.trainer.lines, Contains(message + what));
   }
 }
 

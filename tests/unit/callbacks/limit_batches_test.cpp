@@ -54,34 +54,29 @@ struct Limited {
 };
 
 TEST(LimitBatchesTest, LimitsTrainingEvaluationAndIntermediateEvaluationSeparately) {
-  EXPECT_EQ(Limited({.num_train_batches = 4}).train(), (Batches{4, 3, 3}));
+  for (
+      const auto& [options, expected] : std::vector<std::pair<LimitBatchesOptions, Batches>>{
+          {{.num_train_batches = 4}, {4, 3, 3}},
+          // Intermediate evaluations have the same limit as the others, unless they have their own.
+          {{.num_eval_batches = 2}, {5, 2, 2}},
+          {{.num_eval_batches = 2, .num_intermediate_eval_batches = 1}, {5, 2, 1}},
+          // pytorch-accelerated does not apply this limit.
+          {{.num_intermediate_eval_batches = 1, .are_eval_limits_total = true}, {5, 3, 1}},
+          {{.num_eval_batches = 50, .are_eval_limits_total = true}, {5, 3, 3}}}) {
+    Limited run(options);
+    EXPECT_EQ(run.train(), expected);
+    EXPECT_EQ(run.toy.trainer.run().config().num_eval_batches_per_epoch, expected[1]);
+  }
   EXPECT_EQ(Limited(std::make_shared<LimitBatches>(2)).train(epochs(3)), (Batches{6, 6, 4}));
-  // Intermediate evaluations have the same limit as the others, unless they have a separate one.
-  EXPECT_EQ(Limited({.num_eval_batches = 2}).train(), (Batches{5, 2, 2}));
-  EXPECT_EQ(Limited({.num_eval_batches = 2, .num_intermediate_eval_batches = 1}).train(),
-            (Batches{5, 2, 1}));
-  // pytorch-accelerated does not apply this limit.
-  EXPECT_EQ(Limited({.num_intermediate_eval_batches = 1, .are_eval_limits_total = true}).train(),
-            (Batches{5, 3, 1}));
-  EXPECT_EQ(Limited({.num_eval_batches = 50, .are_eval_limits_total = true}).train(),
-            (Batches{5, 3, 3}));
 }
 
-TEST(LimitBatchesTest, EachEvaluationSetHasTheLimit) {
+TEST(LimitBatchesTest, LimitsEachEvaluationSetAndEvaluate) {
   TrainOptions options = epochs(1);
   options.more_eval_datasets = {{"more", toy_data(4)}};
   Limited run({.num_eval_batches = 1});
   EXPECT_EQ(run.train(options)[1], 2);
-}
-
-TEST(LimitBatchesTest, TheRunConfigHasTheLimitedNumberOfEvaluationBatches) {
-  for (const auto& [options, expected] : std::vector<std::pair<LimitBatchesOptions, int>>{
-           {{.num_eval_batches = 2}, 2},
-           {{.num_intermediate_eval_batches = 1, .are_eval_limits_total = true}, 3}}) {
-    Limited run(options);
-    run.train();
-    EXPECT_EQ(run.toy.trainer.run().config().num_eval_batches_per_epoch, expected);
-  }
+  run.toy.trainer.evaluate({.dataset = toy_data(12), .per_device_batch_size = 2});
+  EXPECT_EQ(run.count->count[1], 3);
 }
 
 TEST(LimitBatchesTest, TheRunAndItsScheduleHaveTheLimitedLengths) {
@@ -107,12 +102,6 @@ TEST(LimitBatchesTest, ALimitAboveTheLoaderStillEndsTheLastWindow) {
   EXPECT_EQ(run.train(options)[0], 5);
   EXPECT_EQ(run.toy.trainer.num_updates(), 3);
   EXPECT_EQ(run.toy.trainer.run().config().num_updates_per_epoch, 3);
-}
-
-TEST(LimitBatchesTest, LimitsEvaluate) {
-  Limited run(std::make_shared<LimitBatches>(2));
-  run.toy.trainer.evaluate({.dataset = toy_data(12), .per_device_batch_size = 2});
-  EXPECT_EQ(run.count->count, (Batches{0, 2, 0}));
 }
 
 TEST(LimitBatchesTest, RejectsLimitsBelowOne) {

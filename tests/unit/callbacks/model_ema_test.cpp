@@ -15,6 +15,7 @@
 #include "support/cpu_trainer.hpp"
 #include "support/expect_error.hpp"
 #include "support/keep_losses.hpp"
+#include "support/skipping_trainer.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::model_ema_test {
@@ -61,20 +62,13 @@ std::vector<double> ema_losses(const Trainer& trainer) {
   return trainer.run_history().get_metric_values("ema_model_eval_loss_epoch");
 }
 
-TEST(ModelEmaTest, AveragesAllUpdates) {
-  Averaged run({.decay = 0.9, .warmup = false});
-  run.toy.trainer.train(three_updates_per_epoch(2));
-  ASSERT_EQ(run.keep->weights.size(), 7U);
-  EXPECT_EQ(run.ema->num_averaged(), 6);
-  expect_close(run.average(), average_by_hand(run.keep->weights, std::vector<double>(6, 0.9)));
-  EXPECT_FALSE(bit_equal(run.average(), run.toy.model->parameters()));
-}
-
 TEST(ModelEmaTest, IsBitIdenticalToPythonsAveragedModel) {
   // torch.optim.swa_utils uses torch._foreach_lerp_(averages, weights, 1 - decay).
   Averaged run({.decay = 0.97, .warmup = false});
   run.toy.trainer.train(three_updates_per_epoch(2));
   const auto& weights = run.keep->weights;
+  ASSERT_EQ(weights.size(), 7U);
+  EXPECT_EQ(run.ema->num_averaged(), 6);
   auto expected = copies_of(weights[0]);
   for (std::size_t k = 1; k < weights.size(); ++k) {
     for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -112,21 +106,11 @@ TEST(ModelEmaTest, TheAverageEqualsTheModelBeforeItsStart) {
 }
 
 TEST(ModelEmaTest, DoesNotCountSkippedUpdates) {
-  class SkipSecond : public QuietTrainer {
-   public:
-    using QuietTrainer::QuietTrainer;
-    void optimizer_step() override {
-      if (++num_calls_ == 2) return accelerator().skip_optimizer_step();
-      Trainer::optimizer_step();
-    }
-
-   private:
-    int num_calls_ = 0;
-  };
   auto ema = std::make_shared<ModelEma>();
-  auto trainer = cpu_trainer<SkipSecond>(toy_model(), {ema});
-  trainer.train(three_updates_per_epoch(1));
-  EXPECT_EQ(trainer.num_updates(), 2);
+  ToyOf<SkippingTrainer> toy({ema});
+  toy.trainer.skipped_steps = {2};
+  toy.trainer.train(three_updates_per_epoch(1));
+  EXPECT_EQ(toy.trainer.num_updates(), 2);
   EXPECT_EQ(ema->num_averaged(), 2);
 }
 
@@ -166,6 +150,7 @@ TEST(ModelEmaTest, AveragesHalfPrecisionWeightsInFullPrecision) {
   weights.take_out_of_model();
   EXPECT_EQ(model->weight.item<double>(), 2.0);
 }
+
 TEST(ModelEmaTest, EvaluatesTheAverageAndContinuesTrainingUnchanged) {
   auto plain_losses = std::make_shared<KeepLosses>();
   Toy plain({plain_losses});
@@ -244,15 +229,13 @@ TEST(ModelEmaTest, SavesTheBestAverage) {
 
 TEST(ModelEmaTest, WithoutEvaluationSavesEachEpoch) {
   const TemporaryFolder folder;
-  auto ema = make<ModelEma>({.path = folder / "ema.pt"});
-  Toy toy({ema});
+  Averaged run({.path = folder / "ema.pt"});
   TrainOptions options = three_updates_per_epoch(3);
   options.eval_dataset = {};
-  toy.trainer.train(options);
+  run.toy.trainer.train(options);
   const StateDict contents = read_checkpoint(folder / "ema.pt");
   EXPECT_EQ(contents.get_int("epoch"), 3);
-  EXPECT_TRUE(bit_equal(tensors_of(contents.get_dict("model_state_dict")),
-                        tensors_of(ema->averaged_model_state())));
+  EXPECT_TRUE(bit_equal(tensors_of(contents.get_dict("model_state_dict")), run.average()));
 }
 
 TEST(ModelEmaTest, SwapsBackAfterAnExceptionInTheEvaluation) {

@@ -106,8 +106,7 @@ TEST_F(SaveAtDecaysTest, ALongerScheduleContinuesBitIdenticallyFromTheStateBefor
 }
 
 TEST_F(SaveAtDecaysTest, StartsFromAnInitialCheckpoint) {
-  Toy first({saving()});
-  first.trainer.train(epochs(4));
+  Toy({saving()}).trainer.train(epochs(4));
   for (const char* name : {kAfterDecay, kBeforeDecay}) {
     SCOPED_TRACE(name);
     const auto path = folder_ / name;
@@ -130,8 +129,7 @@ TEST_F(SaveAtDecaysTest, StartsFromAnInitialCheckpoint) {
 }
 
 TEST_F(SaveAtDecaysTest, AContinuationResumesBitIdentically) {
-  Toy first({saving()});
-  first.trainer.train(epochs(4));
+  Toy({saving()}).trainer.train(epochs(4));
   const TemporaryFolder folder;
   const auto continuing = [&] { return saving_in(folder.path(), {}, folder_ / kBeforeDecay); };
   Toy whole({continuing()});

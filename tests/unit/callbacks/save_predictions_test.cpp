@@ -29,15 +29,15 @@ class SavePredictionsTest : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
+  const EvaluateOptions five_samples_{.dataset = toy_data(5), .per_device_batch_size = 2};
 };
 
 TEST_F(SavePredictionsTest, WritesOutputsAndTargetsInDatasetOrder) {
   Toy toy({make<SavePredictions>({.path = folder_ / "predictions.pt"})});
-  toy.trainer.evaluate({.dataset = toy_data(5), .per_device_batch_size = 2});
+  toy.trainer.evaluate(five_samples_);
   EXPECT_EQ(read_checkpoint(folder_ / "predictions.pt").size(), 2);
-  EXPECT_TRUE(torch::equal(
-      saved("predictions.pt", "outputs"),
-      toy.trainer.predict({.dataset = toy_data(5), .per_device_batch_size = 2}).toTensor()));
+  EXPECT_TRUE(torch::equal(saved("predictions.pt", "outputs"),
+                           toy.trainer.predict(five_samples_).toTensor()));
   EXPECT_TRUE(torch::equal(saved("predictions.pt", "targets"), torch::arange(5) * 7 % 3));
 }
 
@@ -46,7 +46,7 @@ TEST_F(SavePredictionsTest, WritesTheIndexOfTheLargestOutputToSafetensors) {
                                   .outputs = false,
                                   .argmax = true,
                                   .targets = false})});
-  toy.trainer.evaluate({.dataset = toy_data(5), .per_device_batch_size = 2});
+  toy.trainer.evaluate(five_samples_);
   const auto tensors = read_safetensors(folder_ / "predictions.safetensors").tensors;
   ASSERT_EQ(tensors.size(), 1);
   EXPECT_EQ(tensors[0].first, "argmax");
@@ -69,21 +69,16 @@ TEST_F(SavePredictionsTest, CanWriteOnlyAfterEvaluate) {
   EXPECT_THAT(folder_.names(), ElementsAre("predictions.pt"));
 }
 
-TEST_F(SavePredictionsTest, WritesAFilePerEvaluationSet) {
-  Toy toy({make<SavePredictions>({.path = folder_ / "predictions-{set}-{epoch}.pt"})});
+TEST_F(SavePredictionsTest, WritesAFilePerEvaluationSetAndRefusesToOverwriteOne) {
   auto options = run_of(1);
   options.more_eval_datasets = {{.name = "rare", .dataset = toy_data(3)}};
+  Toy same({make<SavePredictions>({.path = folder_ / "predictions.pt"})});
+  EXPECT_ERROR(same.trainer.train(options), "does not contain {set}");
+  EXPECT_EQ(same.trainer.num_updates(), 0);
+  Toy toy({make<SavePredictions>({.path = folder_ / "predictions-{set}-{epoch}.pt"})});
   toy.trainer.train(options);
   EXPECT_THAT(folder_.names(), ElementsAre("predictions--1.pt", "predictions-rare-1.pt"));
   EXPECT_EQ(saved("predictions-rare-1.pt", "targets").size(0), 3);
-}
-
-TEST_F(SavePredictionsTest, RejectsSetsThatWouldOverwriteEachOther) {
-  Toy toy({make<SavePredictions>({.path = folder_ / "predictions.pt"})});
-  auto options = run_of(1);
-  options.more_eval_datasets = {{.name = "rare", .dataset = toy_data(3)}};
-  EXPECT_ERROR(toy.trainer.train(options), "does not contain {set}");
-  EXPECT_EQ(toy.trainer.num_updates(), 0);
 }
 
 TEST_F(SavePredictionsTest, IgnoresIntermediateEvaluations) {
@@ -124,21 +119,17 @@ class OddTrainer : public QuietTrainer {
 
 TEST_F(SavePredictionsTest, RejectsOutputsThatAreNotRowsOfOneShape) {
   int64_t num_columns = 0;
-  struct Case {
-    const char* message;
-    bool argmax;
-    std::function<c10::IValue(const at::Tensor& outputs)> change;
-  };
-  for (const auto& [message, argmax, change] : std::vector<Case>{
+  using Change = std::function<c10::IValue(const at::Tensor& outputs)>;
+  for (const auto& [message, argmax, change] : std::vector<std::tuple<const char*, bool, Change>>{
            {"returned a Tuple", false,
             [](const auto& outputs) {
               return c10::ivalue::Tuple::create({outputs, outputs});
             }},
-           {"but earlier ones have [2, 1]", false,
+           {"outputs of one batch have shape [2, 1], but those of another have shape [2, 2]", false,
             [&](const auto& outputs) {
               return torch::zeros({outputs.size(0), ++num_columns});
             }},
-           {"there must be 2 rows", false,
+           {"the outputs of a batch of 2 samples have shape [1, 3]", false,
             [](const auto& outputs) { return outputs.narrow(0, 0, 1); }},
            {"have 1 dimension(s)", true, [](const auto& outputs) { return outputs.sum(1); }}}) {
     auto trainer = cpu_trainer<OddTrainer>(
@@ -155,10 +146,6 @@ TEST_F(SavePredictionsTest, ReportsAnUnwritablePathBeforeTheFirstUpdate) {
   EXPECT_ERROR(toy.trainer.train(run_of(1)), "predictions.pt");
   EXPECT_EQ(toy.trainer.num_updates(), 0);
   EXPECT_ERROR(toy.trainer.evaluate({.dataset = toy_data(4)}), "predictions.pt");
-}
-
-TEST_F(SavePredictionsTest, IsRemovedByFastDevRun) {
-  EXPECT_TRUE(SavePredictions({.path = "predictions.pt"}).writes_files());
 }
 
 TEST_F(SavePredictionsTest, RejectsOptionsOutOfRange) {

@@ -29,6 +29,14 @@ class SaveTrainingStateTest : public ::testing::Test {
     return std::make_shared<SaveTrainingState>(options);
   }
 
+  /// Trains a run until this update. If `from` is set, resumes from it.
+  static void train_until(int64_t last_update, std::shared_ptr<SaveTrainingState> save,
+                          const std::optional<fs::path>& from = {}) {
+    Rehearsal run(last_update, {std::move(save)});
+    run.options.resume_from = from;
+    run.trainer->train(run.options);
+  }
+
   StateDict read(const std::string& name) const {
     return read_checkpoint(states_ / name / kTrainingStateFile).get_dict("training_state");
   }
@@ -48,8 +56,7 @@ class SaveTrainingStateTest : public ::testing::Test {
 constexpr const char* kNotSaved = "ERROR: the training state was not saved: ";
 
 TEST_F(SaveTrainingStateTest, SavesOnlyAtTheEndByDefault) {
-  Rehearsal run(6, {saving({})});
-  run.trainer->train(run.options);
+  train_until(6, saving({}));
   EXPECT_THAT(updates(), ElementsAre(6));
 }
 
@@ -57,19 +64,15 @@ TEST_F(SaveTrainingStateTest, SavesEveryNUpdatesAndKeepsTheLast) {
   for (bool asynchronous : {false, true}) {
     SCOPED_TRACE(asynchronous);
     states_ = folder_ / (asynchronous ? "asynchronous" : "synchronous");
-    Rehearsal run(11,
-                  {saving({.every_n_updates = 3, .keep_last = 2, .asynchronous = asynchronous})});
-    run.trainer->train(run.options);
+    train_until(11, saving({.every_n_updates = 3, .keep_last = 2, .asynchronous = asynchronous}));
     EXPECT_THAT(updates(), ElementsAre(9, 11));
   }
 }
 
 TEST_F(SaveTrainingStateTest, SavesEveryNEpochsAndMinutes) {
-  Rehearsal whole(Rehearsal::kUpdates + 1, {saving({.every_n_epochs = 4, .keep_last = 9})});
-  whole.trainer->train(whole.options);
+  train_until(Rehearsal::kUpdates + 1, saving({.every_n_epochs = 4, .keep_last = 9}));
   EXPECT_THAT(updates(), ElementsAre(16, 32, 40));
-  Rehearsal run(5, {saving({.every_n_minutes = 1e-9, .save_at_end = false, .keep_last = 9})});
-  run.trainer->train(run.options);
+  train_until(5, saving({.every_n_minutes = 1e-9, .save_at_end = false, .keep_last = 9}));
   EXPECT_THAT(updates(), ElementsAre(16, 32, 40, 1, 2, 3, 4, 5));
 }
 
@@ -90,20 +93,16 @@ TEST_F(SaveTrainingStateTest, SkippedUpdatesDoNotSaveAgain) {
 
 TEST_F(SaveTrainingStateTest, AResumedRunRemovesTheStatesOfThePreviousRun) {
   const SaveTrainingStateOptions options{.every_n_updates = 2, .keep_last = 2};
-  Rehearsal first(5, {saving(options)});
-  first.trainer->train(first.options);
+  train_until(5, saving(options));
   EXPECT_THAT(updates(), ElementsAre(4, 5));
-  Rehearsal second(9, {saving(options)});
-  second.trainer->train(resumed_from(states_ / "latest", second.options));
+  train_until(9, saving(options), states_ / "latest");
   EXPECT_THAT(updates(), ElementsAre(8, 9));
   EXPECT_EQ(latest_training_state(states_)->filename(), "state-00000006");
 }
 
 TEST_F(SaveTrainingStateTest, ANewRunKeepsTheStatesOfOtherRuns) {
-  Rehearsal first(5, {saving({.every_n_updates = 2})});
-  first.trainer->train(first.options);
-  Rehearsal second(3, {saving({})});
-  second.trainer->train(second.options);
+  train_until(5, saving({.every_n_updates = 2}));
+  train_until(3, saving({}));
   EXPECT_THAT(updates(), ElementsAre(4, 5, 3));
 }
 
@@ -201,8 +200,7 @@ TEST_F(SaveTrainingStateTest, RejectsInvalidOptionsAndStates) {
 }
 
 TEST_F(SaveTrainingStateTest, UnfinishedAndDamagedStatesAreNotTheLatest) {
-  Rehearsal run(7, {saving({.every_n_updates = 2, .keep_last = 9})});
-  run.trainer->train(run.options);
+  train_until(7, saving({.every_n_updates = 2, .keep_last = 9}));
   fs::create_directories(states_ / "state-00000099");
   write_bytes(states_ / "state-00000099" / ".training_state.pt.tmp-1-0", "half a state");
   fs::create_directories(states_ / "state-zero");
@@ -223,16 +221,10 @@ TEST_F(SaveTrainingStateTest, UnfinishedAndDamagedStatesAreNotTheLatest) {
   EXPECT_EQ(latest_training_state(folder_ / "nowhere"), std::nullopt);
 }
 
-TEST_F(SaveTrainingStateTest, LatestWithNothingToResumeStartsFromTheBeginning) {
-  Rehearsal run(3);
-  const auto options = resumed_from(states_ / "latest", run.options);
-  EXPECT_EQ(run.trainer->train(options).num_updates, 3);
-  EXPECT_THAT(run.trainer->lines.front(), HasSubstr("Nothing to resume in "));
-}
-
 TEST_F(SaveTrainingStateTest, AFolderOfStatesSelectsItsNewest) {
   Rehearsal first(5, {saving({.every_n_updates = 2})});
-  first.trainer->train(first.options);
+  first.trainer->train(resumed_from(states_ / "latest", first.options));
+  EXPECT_THAT(first.trainer->lines.front(), HasSubstr("Nothing to resume in "));
   Rehearsal second(7);
   EXPECT_EQ(second.trainer->train(resumed_from(states_, second.options)).num_updates, 7);
   EXPECT_THAT(second.trainer->lines.front(), HasSubstr("update 5)"));

@@ -10,6 +10,7 @@
 #include "support/matchers.hpp"
 #include "support/run_with_all_state.hpp"
 #include "support/saved_states.hpp"
+#include "support/skipping_trainer.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy::testing::step_based_evaluation_test {
@@ -48,11 +49,9 @@ TEST(StepBasedEvaluationTest, EvaluatesEveryNUpdatesOfTheRun) {
   options.gradient_accumulation_steps = 2;
   toy.trainer.train(options);  // 3 updates per epoch
   EXPECT_THAT(updates, ElementsAre(3, 6, 9));
-  const auto& history = toy.trainer.run_history();
-  EXPECT_EQ(history.get_metric_values("intermediate_eval_loss").size(), 3U);
+  EXPECT_EQ(toy.values("intermediate_eval_loss").size(), 3U);
   // At the last update of an epoch, both evaluations use the same weights.
-  EXPECT_EQ(history.get_metric_values("intermediate_eval_loss"),
-            history.get_metric_values("eval_loss_epoch"));
+  EXPECT_EQ(toy.values("intermediate_eval_loss"), toy.values("eval_loss_epoch"));
 }
 
 TEST(StepBasedEvaluationTest, ContinuesInTrainingModeWithTheSameLosses) {
@@ -72,25 +71,20 @@ TEST(StepBasedEvaluationTest, ContinuesInTrainingModeWithTheSameLosses) {
   }
 }
 
-TEST(StepBasedEvaluationTest, ReportsItsEvaluations) {
+TEST(StepBasedEvaluationTest, ReportsItsEvaluationsAndDoesNothingInEvaluate) {
   Toy toy({every(4)});
+  toy.trainer.evaluate({.dataset = toy_data(6)});
+  EXPECT_TRUE(toy.trainer.lines.empty());
   toy.trainer.train(epochs(1));
   EXPECT_THAT(toy.trainer.lines,
               ElementsAre("Running evaluation after 4 updates", "Resuming training..."));
 }
 
 TEST(StepBasedEvaluationTest, DoesNotCountSkippedUpdates) {
-  class SkipLast : public QuietTrainer {
-   public:
-    using QuietTrainer::QuietTrainer;
-    void optimizer_step() override {
-      if (num_updates() == 4) return accelerator().skip_optimizer_step();
-      Trainer::optimizer_step();
-    }
-  };
-  auto trainer = cpu_trainer<SkipLast>(toy_model(), {every(4)});
-  trainer.train(epochs(1));  // 4 updates and a skipped fifth one
-  EXPECT_EQ(trainer.run_history().get_metric_values("intermediate_eval_loss").size(), 1U);
+  ToyOf<SkippingTrainer> toy({every(4)});
+  toy.trainer.skipped_steps = {5};
+  toy.trainer.train(epochs(1));  // 4 updates and a skipped fifth one
+  EXPECT_EQ(toy.values("intermediate_eval_loss").size(), 1U);
 }
 
 TEST(StepBasedEvaluationTest, AStopDuringItSavesThePreviousUpdate) {
@@ -140,12 +134,6 @@ TEST(StepBasedEvaluationTest, AnEvaluationWithinItDoesNotCountAsItsSets) {
     EXPECT_EQ(resumed->values(metric), whole->values(metric)) << metric;
     EXPECT_EQ(whole->values(metric).size(), 1U);
   }
-}
-
-TEST(StepBasedEvaluationTest, DoesNothingInEvaluate) {
-  Toy toy({every(1)});
-  toy.trainer.evaluate({.dataset = toy_data(6)});
-  EXPECT_TRUE(toy.trainer.lines.empty());
 }
 
 TEST(StepBasedEvaluationTest, RejectsInvalidIntervalsAndRunsWithoutEvaluationData) {

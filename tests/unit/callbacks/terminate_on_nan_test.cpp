@@ -9,15 +9,11 @@
 
 #include "support/at_update.hpp"
 #include "support/expect_error.hpp"
+#include "support/given_scores.hpp"
 #include "support/matchers.hpp"
-#include "support/toy.hpp"
 
 namespace linkboy::testing::terminate_on_nan_test {
 namespace {
-
-TrainOptions epochs(int64_t num_epochs) {
-  return {.train_dataset = toy_data(4), .num_epochs = num_epochs, .per_device_batch_size = 4};
-}
 
 /// Returns cross entropy that is infinite at one call.
 LossFunction infinite_at(int call, bool has_finite_gradients = false) {
@@ -73,7 +69,7 @@ TEST(TerminateOnNaNTest, ADeferredCheckHappensWithinItsDelayAndBeforeTheEndOfThe
 
 TEST(TerminateOnNaNTest, ADeferredCheckAcceptsFiniteLosses) {
   BadLoss none(torch::nn::CrossEntropyLoss(), {.max_delay_micro_steps = 2, .defer_on_cpu = true});
-  EXPECT_EQ(none.trainer.train(epochs(3)).reason, StopReason::finished);
+  EXPECT_EQ(none.trainer.train(epochs_of_one_update(3)).reason, StopReason::finished);
 }
 
 /// A toy whose third loss is infinite with finite gradients. The loss is checked in the seventh
@@ -105,7 +101,7 @@ TEST(TerminateOnNaNTest, ATrainingLossCheckedInAnEvaluationIsReportedAsATraining
 
 TEST(TerminateOnNaNTest, StopsAnEvaluation) {
   BadLoss bad(infinite_at(2));
-  TrainOptions options = epochs(3);
+  TrainOptions options = epochs_of_one_update(3);
   options.eval_dataset = toy_data(4);
   EXPECT_EQ(bad.trainer.train(options).reason, StopReason::nan);
   EXPECT_THAT(bad.trainer.lines.back(), HasSubstr("an evaluation loss is NaN"));

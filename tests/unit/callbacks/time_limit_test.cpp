@@ -92,17 +92,13 @@ TEST(TimeLimitTest, AResumedRunHasTheRemainingTime) {
   EXPECT_EQ(second.timer->elapsed(), seconds(8));
 }
 
-TEST(TimeLimitTest, DoesNotLimitEvaluate) {
+TEST(TimeLimitTest, DoesNotLimitEvaluateAndMeasuresRealTimeByDefault) {
   TimedToy run(seconds(1));
   EXPECT_EQ(run.trainer.evaluate({.dataset = toy_data(8), .per_device_batch_size = 2})
                 .count("evaluation_loss"),
             1);
-}
-
-TEST(TimeLimitTest, MeasuresRealTimeByDefault) {
   const auto timer = make<TimeLimit>({.max_time = hours(10)});
-  Toy toy({timer});
-  EXPECT_EQ(toy.trainer.train(run_of(1)).reason, StopReason::finished);
+  EXPECT_EQ(Toy({timer}).trainer.train(run_of(1)).reason, StopReason::finished);
   EXPECT_LT(timer->elapsed(), hours(10));
 }
 

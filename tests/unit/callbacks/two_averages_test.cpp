@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/callbacks/stochastic_weight_averaging.hpp"
 #include "support/saved_states.hpp"
@@ -13,16 +12,12 @@ namespace linkboy::testing::two_averages_test {
 namespace {
 
 /// Keeps the weights as each epoch starts and as it ends.
-struct KeepWeights {
-  std::shared_ptr<Callback> callback() {
-    return make<LambdaCallback>({.on_train_epoch_start =
-                                     [this](Trainer& trainer) {
-                                       at_start.push_back(copies_of(trainer.model().parameters()));
-                                     },
-                                 .on_training_run_epoch_end =
-                                     [this](Trainer& trainer) {
-                                       at_end.push_back(copies_of(trainer.model().parameters()));
-                                     }});
+struct KeepWeights : Callback {
+  void on_train_epoch_start(Trainer& trainer) override {
+    at_start.push_back(copies_of(trainer.model().parameters()));
+  }
+  void on_training_run_epoch_end(Trainer& trainer) override {
+    at_end.push_back(copies_of(trainer.model().parameters()));
   }
 
   std::vector<std::vector<torch::Tensor>> at_start, at_end;
@@ -39,18 +34,17 @@ std::vector<CallbackList> both_orders() {
 TEST(TwoAveragesTest, AStateThatIsSavedAfterTheRunHasTheTrainedWeights) {
   for (std::size_t order = 0; order < 2; ++order) {
     const TemporaryFolder folder;
-    KeepWeights first, second;
-    CallbackList callbacks = both_orders()[order];
-    callbacks.push_back(first.callback());
-    Toy begun(callbacks);
+    const auto first = std::make_shared<KeepWeights>();
+    const auto second = std::make_shared<KeepWeights>();
+    Toy begun(both_orders()[order]);
+    begun.trainer.callback_handler().add(first);
     begun.trainer.train(epochs_of_two_updates(2));
-    EXPECT_FALSE(bit_equal(begun.model->parameters(), first.at_end.back()));
+    EXPECT_FALSE(bit_equal(begun.model->parameters(), first->at_end.back()));
     begun.trainer.save_training_state(folder / "state");
-    callbacks = both_orders()[order];
-    callbacks.push_back(second.callback());
-    Toy resumed(callbacks);
+    Toy resumed(both_orders()[order]);
+    resumed.trainer.callback_handler().add(second);
     resumed.trainer.train(resumed_from(folder / "state", epochs_of_two_updates(3)));
-    EXPECT_TRUE(bit_equal(second.at_start.front(), first.at_end.back())) << "order " << order;
+    EXPECT_TRUE(bit_equal(second->at_start.front(), first->at_end.back())) << "order " << order;
   }
 }
 

@@ -52,8 +52,9 @@ struct Damage {
 
 const std::vector<Damage>& damages() {
   static const std::vector<Damage> all{
-      {"training_state/callbacks/linkboy::SaveBestModel/names", names("../best.pt")},
-      {"training_state/callbacks/linkboy::SaveBestModel/values/"},
+      {"training_state/callbacks/linkboy::SaveBestModel/files/name", std::string("../best.pt")},
+      {"training_state/callbacks/linkboy::SaveBestModel/files/epoch/"},
+      {"training_state/callbacks/linkboy::SaveBestModel/files/value/"},
       {"training_state/callbacks/linkboy::EventStorage", std::string("not a dict")},
       {"training_state/run_history/metrics/"},
       {"training_state/run_history/metrics/eval_loss_epoch", std::vector<double>()},

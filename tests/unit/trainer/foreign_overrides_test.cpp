@@ -140,7 +140,7 @@ const std::map<std::string, std::string>& effects() {
       {"run_eval_epoch repeat", "finished 8 2 "},
       {"eval_step skip", "finished 8 2 "},
       {"calculate_eval_batch_loss skip", "train throws calculate_eval_batch_loss returned no loss"},
-      {"predict_step skip", "predict throws predict_step returned a None"},
+      {"predict_step skip", "predict throws the predictions of a batch of 6 samples are a None"},
   };
   return all;
 }

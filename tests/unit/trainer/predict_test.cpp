@@ -124,7 +124,7 @@ TEST(PredictTest, ASinkAcceptsOutputsThatPredictCannotConcatenate) {
     ++num_batches;
   });
   EXPECT_EQ(num_batches, 3);
-  EXPECT_ERROR(trainer.predict(kSevenByThree), "predict_step returned a String");
+  EXPECT_ERROR(trainer.predict(kSevenByThree), "batch of 3 samples are a String");
   EXPECT_ERROR(trainer.predict(kSevenByThree, PredictionSink()), "is an empty function");
 }
 
@@ -133,7 +133,7 @@ TEST(PredictTest, OutputsOfAWrongFormAreErrorsThatNameTheForm) {
     EXPECT_ERROR(Predicting(std::move(outputs)).predict(kSevenByThree), message);
   };
   expect([](const Batch&, const at::Tensor&) { return at::Tensor(); },
-         "predict_step returned an undefined tensor");
+         "the predictions of a batch of 3 samples are an undefined tensor");
   expect([](const Batch&, const at::Tensor& scores) { return scores.sum(); },
          "the predictions of a batch of 3 samples have shape []");
   expect([](const Batch&, const at::Tensor& scores) { return scores.narrow(0, 1, 2); },

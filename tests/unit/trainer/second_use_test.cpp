@@ -25,7 +25,7 @@
 #include "linkboy/engine.hpp"
 #include "linkboy/fine_tuning/batch_size_finder.hpp"
 #include "linkboy/fine_tuning/lr_finder.hpp"
-#include "linkboy/metrics/accuracy.hpp"
+#include "linkboy/metrics/classification.hpp"
 #include "linkboy/schedulers/curves.hpp"
 #include "support/at_update.hpp"
 #include "support/environment_variable.hpp"

@@ -288,7 +288,7 @@ struct FilesAfterALimitTest : ::testing::Test {
     EXPECT_EQ(result.num_updates, num_updates.value_or(8));
     EXPECT_THAT(run.toy.trainer.lines, Not(Contains(StartsWith("WARNING"))));
     std::vector<double> values;
-    for (const auto& saved : run.best->saved()) values.push_back(saved.value);
+    for (const auto& saved : run.best->saved()) values.push_back(*saved.value);
     EXPECT_THAT(values, ElementsAre(1.0, 2.0));
     EXPECT_EQ(read_checkpoint(run.best->saved()[0].path).get_double("score"), 1.0);
     EXPECT_EQ(read_checkpoint(folder_ / "ema.pt").get_double("score"), 1.0);
