@@ -17,8 +17,8 @@ namespace linkboy {
 LINKBOY_API const NamedFactory<std::shared_ptr<Callback>>& callback_factory();
 
 /// Creates the callback called `name`. The keys are the names in LINKBOY_FIELDS of the callback's
-/// options; `fast-dev-run` has `num_batches`. Options without a setting keep their defaults. The items of a list of enumeration
-/// values are separated by '+': `fields=lr+momentum`.
+/// options; `fast-dev-run` has `num_batches`. Options without a setting keep their defaults. The
+/// items of a list of enumeration values are separated by '+': `fields=lr+momentum`.
 ///
 /// @throws OptionError if there is no such callback or option (the message lists the names), if a
 ///         value cannot be parsed, or if a required option is missing; any error of the callback's

@@ -16,8 +16,8 @@ namespace linkboy {
 /// because MeanMetric has no targets and FunctionMetric needs a function.
 LINKBOY_API const NamedFactory<std::shared_ptr<Metric>>& metric_factory();
 
-/// Creates the metric called `name`: `make_metric("accuracy", {{"num_classes", "10"}})`. The keys are the member names of the
-/// metric's options struct.
+/// Creates the metric called `name`: `make_metric("accuracy", {{"num_classes", "10"}})`. The keys
+/// are the member names of the metric's options struct.
 /// @throws OptionError if there is no such metric or option (the message lists the names), if a
 ///         value cannot be parsed, or if a required option is missing; any error of the metric's
 ///         constructor.

@@ -13,13 +13,13 @@ namespace linkboy {
 /// Options as text, such as {"step_size", "2 * num_updates_per_epoch"}, {"milestones", "11,12,60"}.
 using SchedulerSettings = TextSettings;
 
-/// The schedulers that can be created by name, for command lines and config files: step, multi-step,
-/// constant, linear, exponential, polynomial, cosine, cosine-restarts, tanh, one-cycle, cyclic,
-/// inverse-sqrt, wsd and plateau. The other schedulers need a function.
+/// The schedulers that can be created by name, for command lines and config files: step,
+/// multi-step, constant, linear, exponential, polynomial, cosine, cosine-restarts, tanh, one-cycle,
+/// cyclic, inverse-sqrt, wsd and plateau. The other schedulers need a function.
 LINKBOY_API const NamedFactory<CreateSchedulerFn>& scheduler_factory();
 
-/// Returns a function that creates the scheduler called `name`. The keys of `settings` are the member names of the scheduler's options struct. Members without a
-/// setting keep their defaults.
+/// Returns a function that creates the scheduler called `name`. The keys of `settings` are the
+/// member names of the scheduler's options struct. Members without a setting keep their defaults.
 ///
 /// All schedulers also accept the key `by_epoch`. If it is true, the schedule is stepped once per
 /// epoch and its lengths count epochs (see the function `by_epoch`).

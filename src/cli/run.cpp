@@ -382,7 +382,7 @@ int run(int argc, const char* const* argv, RunParts parts) noexcept {
   const int status = run_main(argc, argv, [&](const Arguments& arguments) {
     const std::filesystem::path path = argc > 0 ? argv[0] : "program";
     RunSettings settings = parts.program.defaults;
-    CommandLine command_line(path.filename().string(), parts.program.description);
+    CommandLine command_line(path.filename().string(), parts.program.description + kSeeOptions);
     add_options(command_line, settings);
     parts.add_model_and_data_options(command_line);
     if (parts.program.add_options) parts.program.add_options(command_line);

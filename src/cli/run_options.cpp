@@ -87,7 +87,7 @@ CreateSchedulerFn EngineSettings::make_scheduler_fn() const {
 EngineSettings engine_settings(const std::string& program, const Arguments& arguments,
                                const EngineProgram& options) {
   EngineSettings settings = options.defaults;
-  CommandLine command_line(program, options.description);
+  CommandLine command_line(program, options.description + detail::kSeeOptions);
   add_common_options(command_line, settings, settings.train.accelerator);
   command_line.add_group("Program").add_fields("", &settings);
   add_aliases(command_line, {{"batch-size", "train_dataloader.batch_size"}});

@@ -13,6 +13,9 @@ namespace linkboy::cli::detail {
 /// The key of a metric's option for the name under which its value is recorded.
 inline constexpr const char* kRecordedName = "as";
 
+/// The end of a program's description.
+inline constexpr const char* kSeeOptions = "\ndocs/options.md of linkboy describes the options.";
+
 /// Returns the name under which a metric is recorded by default: "f_beta" for "f-beta".
 std::string recorded_name(std::string metric);
 

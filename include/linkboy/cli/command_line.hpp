@@ -105,8 +105,8 @@ struct LINKBOY_API NamedSettings {
   NamedSettings(std::string its_name, TextSettings its_settings)
       : name(std::move(its_name)), settings(std::move(its_settings)) {}
   /// Converts an object of linkboy, or a function that creates one: `adamw({.lr = 0.01})`,
-  /// `early_stopping({.patience = 3})`. Options that `docs/options.md` marks "not as text" get their
-  /// defaults.
+  /// `early_stopping({.patience = 3})`. Options that `docs/options.md` marks "not as text" get
+  /// their defaults.
   /// @throws OptionError if the object does not have a name in text.
   NamedSettings(const Recipe& recipe);  // NOLINT(google-explicit-constructor)
 
@@ -201,8 +201,8 @@ class LINKBOY_API OptionGroup {
   /// that is not among the choices.
   /// @param target  NamedSettings, or an optional, which "none" resets: `--name.KEY VALUE` sets one
   ///        option of the object, which is an object in a JSON config file as well:
-  ///        `{"name": "sgd", "lr": 0.1}`. For a std::vector of NamedSettings, the option may be given
-  ///        several times; in a JSON config file, it is an array.
+  ///        `{"name": "sgd", "lr": 0.1}`. For a std::vector of NamedSettings, the option may be
+  ///        given several times; in a JSON config file, it is an array.
   template <class Target>
   OptionGroup& add_named(std::string name, Target* target, NamedChoices choices, std::string help);
 
@@ -278,8 +278,8 @@ class LINKBOY_API OptionGroup {
 ///
 /// A config file is a JSON object: `{"epochs": 7, "callbacks": ["time-limit:max_time=5min"]}`. The
 /// name of a nested object is a prefix of the names in it: `{"train": {"num_epochs": 7}}` sets
-/// `train.num_epochs`. The file may also have one `name=value` per line, with comments after `#`, as
-/// Boost.Program_options reads it. The command line overrides the file. `--help`, `--config` and
+/// `train.num_epochs`. The file may also have one `name=value` per line, with comments after `#`,
+/// as Boost.Program_options reads it. The command line overrides the file. `--help`, `--config` and
 /// `--print-config` always exist, and `--list` exists if an option was added with `add_named`.
 ///
 /// The last parts of an option's name, as in `--num_epochs 7`, are sufficient if no other name ends

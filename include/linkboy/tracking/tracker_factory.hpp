@@ -15,8 +15,8 @@ namespace linkboy {
 /// json-lines and tensorboard. A required option is empty.
 LINKBOY_API const NamedFactory<std::shared_ptr<Tracker>>& tracker_factory();
 
-/// Creates a tracker by name: `make_tracker("csv", {{"path", "run.csv"}})`. Keys are the names of the members of the tracker's
-/// options and, for trackers that write one file, `path`.
+/// Creates a tracker by name: `make_tracker("csv", {{"path", "run.csv"}})`. Keys are the names of
+/// the members of the tracker's options and, for trackers that write one file, `path`.
 /// @throws OptionError if there is no such tracker or option, if a value cannot be parsed, or if
 ///         the path is missing. The message lists the available names.
 inline std::shared_ptr<Tracker> make_tracker(const std::string& name,

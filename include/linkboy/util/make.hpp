@@ -1,4 +1,4 @@
-// Creates shared objects from their options, which a program sets as members of a struct or as text.
+// Creates shared objects from their options, which are members of a struct or text.
 
 #pragma once
 
