@@ -7,12 +7,14 @@
 #include "linkboy/export.hpp"
 #include "linkboy/util/make.hpp"
 #include "linkboy/util/required.hpp"
+#include "linkboy/util/text_options.hpp"
 
 namespace linkboy {
 
 struct TimeLimitOptions {
   /// Maximum wall time of a training run, such as `std::chrono::hours(12)`. Must be positive.
   Required<std::chrono::milliseconds> max_time;
+  LINKBOY_FIELDS(max_time);
 };
 
 /// Ends a training run in an orderly way (StopReason::stop_request) when it has reached its time

@@ -8,6 +8,8 @@
 
 #include <linkboy/cli/run.hpp>
 #include <linkboy/data/dataset.hpp>
+#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/run/optimizers.hpp>
 
 struct NetOptions {
   int64_t width = 64;
@@ -61,7 +63,7 @@ int main(int argc, char** argv) {
   program.loss_function = torch::nn::CrossEntropyLoss();
   program.defaults.train.num_epochs = 10;
   program.defaults.train.per_device_batch_size = 50;
-  program.defaults.optimizer = {"adamw", {{"lr", "0.01"}}};
-  program.defaults.metrics = {{"accuracy", {{"num_classes", "2"}}}};
+  program.defaults.optimizer = linkboy::adamw({.lr = 0.01});
+  program.defaults.metrics = {linkboy::accuracy({.num_classes = 2})};
   return linkboy::cli::run(argc, argv, make_net, make_data, std::move(program));
 }

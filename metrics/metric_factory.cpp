@@ -13,42 +13,28 @@ namespace {
 
 using Metrics = NamedFactory<std::shared_ptr<Metric>>;
 
-template <class M>
-Metrics::Entry metric(const char* name, typename M::Options options) {
-  return Metrics::entry<typename M::Options>(
-      name, [](const typename M::Options& chosen) { return make<M>(chosen); }, std::move(options));
-}
-
-const Metrics& metrics() {
-  static const Metrics all("metric",
-                           {
-                               metric<Accuracy>("accuracy", {.num_classes = 0}),
-                               metric<AUROC>("auroc", {}),
-                               metric<AveragePrecision>("average-precision", {}),
-                               metric<CohenKappa>("cohen-kappa", {.num_classes = 0}),
-                               metric<ConfusionMatrix>("confusion-matrix", {.num_classes = 0}),
-                               metric<Dice>("dice", {.num_classes = 0}),
-                               metric<FBeta>("f-beta", {.num_classes = 0}),
-                               metric<IoU>("iou", {.num_classes = 0}),
-                               metric<MatthewsCorrCoef>("matthews-corr-coef", {.num_classes = 0}),
-                               metric<MeanAbsoluteError>("mean-absolute-error", {}),
-                               metric<MeanSquaredError>("mean-squared-error", {}),
-                               metric<Perplexity>("perplexity", {}),
-                               metric<PrecisionScore>("precision", {.num_classes = 0}),
-                               metric<R2Score>("r2-score", {}),
-                               metric<RecallScore>("recall", {.num_classes = 0}),
-                           });
-  return all;
-}
-
 }  // namespace
 
-std::shared_ptr<Metric> make_metric(const std::string& name, const TextSettings& settings) {
-  return metrics().make(name, settings);
+const Metrics& metric_factory() {
+  static const Metrics all(
+      "metric", {
+                    Metrics::of<Accuracy>("accuracy", {.num_classes = 0}),
+                    Metrics::of<AUROC>("auroc"),
+                    Metrics::of<AveragePrecision>("average-precision"),
+                    Metrics::of<CohenKappa>("cohen-kappa", {.num_classes = 0}),
+                    Metrics::of<ConfusionMatrix>("confusion-matrix", {.num_classes = 0}),
+                    Metrics::of<Dice>("dice", {.num_classes = 0}),
+                    Metrics::of<FBeta>("f-beta", {.num_classes = 0}),
+                    Metrics::of<IoU>("iou", {.num_classes = 0}),
+                    Metrics::of<MatthewsCorrCoef>("matthews-corr-coef", {.num_classes = 0}),
+                    Metrics::of<MeanAbsoluteError>("mean-absolute-error"),
+                    Metrics::of<MeanSquaredError>("mean-squared-error"),
+                    Metrics::of<Perplexity>("perplexity"),
+                    Metrics::of<PrecisionScore>("precision", {.num_classes = 0}),
+                    Metrics::of<R2Score>("r2-score"),
+                    Metrics::of<RecallScore>("recall", {.num_classes = 0}),
+                });
+  return all;
 }
-
-std::vector<std::string> metric_names() { return metrics().names(); }
-
-TextSettings metric_options(const std::string& name) { return metrics().find(name).options; }
 
 }  // namespace linkboy

@@ -27,15 +27,16 @@ struct TextOptions : Options {
 template <class S>
 Schedulers::Entry entry(const char* name, typename S::Options options = {}) {
   using Options = TextOptions<typename S::Options>;
-  const auto make = [](Options text) {
-    const bool counts_epochs = text.by_epoch;
-    CreateSchedulerFn scheduler = scheduler_fn<S, typename S::Options>(std::move(text));
-    return counts_epochs ? by_epoch(std::move(scheduler)) : scheduler;
+  const auto make = [](const Options& text) {
+    CreateSchedulerFn scheduler = scheduler_fn<S, typename S::Options>(text);
+    return text.by_epoch ? by_epoch(scheduler) : scheduler;
   };
-  return Schedulers::entry<Options>(name, make, {{std::move(options)}});
+  return Schedulers::entry<S>(name, make, Options{{std::move(options)}});
 }
 
-const Schedulers& schedulers() {
+}  // namespace
+
+const Schedulers& scheduler_factory() {
   static const Schedulers all(
       "scheduler",
       {
@@ -55,18 +56,6 @@ const Schedulers& schedulers() {
           entry<ReduceOnPlateauScheduler>("plateau"),
       });
   return all;
-}
-
-}  // namespace
-
-CreateSchedulerFn make_scheduler_fn(const std::string& name, const SchedulerSettings& settings) {
-  return schedulers().make(name, settings);
-}
-
-std::vector<std::string> scheduler_names() { return schedulers().names(); }
-
-SchedulerSettings scheduler_options(const std::string& name) {
-  return schedulers().find(name).options;
 }
 
 }  // namespace linkboy

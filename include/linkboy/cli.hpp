@@ -3,5 +3,6 @@
 #pragma once
 
 #include "linkboy/cli/command_line.hpp"
+#include "linkboy/cli/engine_settings.hpp"
 #include "linkboy/cli/logger.hpp"
 #include "linkboy/cli/run.hpp"

@@ -5,7 +5,7 @@
 #include "linkboy/run/accumulation_window.hpp"
 #include "linkboy/run/evaluation_set.hpp"
 #include "linkboy/run/logger.hpp"
-#include "linkboy/run/optimizer_factory.hpp"
+#include "linkboy/run/optimizers.hpp"
 #include "linkboy/run/options.hpp"
 #include "linkboy/run/placeholders.hpp"
 #include "linkboy/run/precision.hpp"

@@ -11,6 +11,7 @@
 
 #include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/text_options.hpp"
 
 namespace torch::optim {
@@ -227,15 +228,17 @@ class LINKBOY_API CurveScheduler : public Scheduler {
 
 /// Creates the scheduler of a run once its length is known.
 using CreateSchedulerFn =
-    std::function<std::unique_ptr<Scheduler>(torch::optim::Optimizer&, const RunConfig&)>;
+    Made<std::function<std::unique_ptr<Scheduler>(torch::optim::Optimizer&, const RunConfig&)>>;
 
 /// Returns a function that constructs an S from (optimizer, options, run configuration).
 template <class S, class Options>
 [[nodiscard]] CreateSchedulerFn scheduler_fn(Options options) {
-  return
-      [options = std::move(options)](torch::optim::Optimizer& optimizer, const RunConfig& config) {
-        return std::make_unique<S>(optimizer, options, config);
-      };
+  Recipe recipe = recipe_of<S>(options);
+  const auto create = [options = std::move(options)](torch::optim::Optimizer& optimizer,
+                                                     const RunConfig& config) {
+    return std::make_unique<S>(optimizer, options, config);
+  };
+  return {create, std::move(recipe)};
 }
 
 /// A function that returns a function for `TrainOptions::create_scheduler_fn`, from the options of

@@ -40,41 +40,10 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-std::string strip(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\n";
-  const std::size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == std::string_view::npos) return "";
-  return std::string(text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1));
-}
-
 /// Option names are equal if they differ only in '-' and '_'.
 std::string with_underscores(std::string name) {
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
-}
-
-/// Removes a comment. Only a `#` at the start of a line or after a blank begins one, so that
-/// "data=/mnt/#1" is a path.
-std::string without_comment(const std::string& line) {
-  for (std::size_t i = 0; i < line.size(); ++i) {
-    if (line[i] == '#' && (i == 0 || line[i - 1] == ' ' || line[i - 1] == '\t')) {
-      return line.substr(0, i);
-    }
-  }
-  return line;
-}
-
-[[noreturn]] void throw_syntax_error(const po::invalid_command_line_syntax& error) {
-  const std::string name = error.get_option_name();
-  switch (error.kind()) {
-    case po::invalid_syntax::missing_parameter:
-    case po::invalid_syntax::empty_adjacent_parameter:
-      throw UsageError(name + " needs a value: " + name + " VALUE.");
-    case po::invalid_syntax::extra_parameter:
-      throw UsageError(name + " does not accept a value; remove the '=' and the text after it.");
-    default:
-      throw UsageError(error.what());
-  }
 }
 
 void print_error(const std::string& program, const std::string& message,
@@ -100,16 +69,6 @@ void check_standard_output() {
                 "cannot write to standard output. Check its destination and the free space there.");
 }
 
-/// Returns the exit status of `body`, unless it throws an error.
-int status_of(const std::function<void(const Arguments&)>& body, const Arguments& arguments) {
-  try {
-    body(arguments);
-    return 0;
-  } catch (const ExitStatus& exit) {
-    return exit.status;
-  }
-}
-
 }  // namespace
 
 int run_main(int argc, const char* const* argv,
@@ -117,7 +76,12 @@ int run_main(int argc, const char* const* argv,
   std::string program = "program";
   try {
     if (argc > 0) program = std::filesystem::path(argv[0]).filename().string();
-    const int status = status_of(body, argc > 0 ? Arguments(argv + 1, argv + argc) : Arguments());
+    int status = 0;
+    try {
+      body(argc > 0 ? Arguments(argv + 1, argv + argc) : Arguments());
+    } catch (const ExitStatus& exit) {
+      status = exit.status;
+    }
     constexpr int kKilledBySignal = 128;  // the signal may also have ended the reader of the output
     if (status < kKilledBySignal) check_standard_output();
     return status;
@@ -128,18 +92,6 @@ int run_main(int argc, const char* const* argv,
     print_error(name_in_errors(program), message_of(std::current_exception()));
   }
   return 1;
-}
-
-TextSettings split_settings(const std::string& name, const std::vector<std::string>& texts) {
-  TextSettings settings;
-  for (const std::string& text : texts) {
-    const std::size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      throw UsageError("--" + name + " is '" + text + "'; it must be key=value.");
-    }
-    settings.emplace_back(text.substr(0, equals), text.substr(equals + 1));
-  }
-  return settings;
 }
 
 std::string text_of_json(const nlohmann::ordered_json& value) {
@@ -179,150 +131,124 @@ CommandLine::CommandLine(std::string program, std::string description)
   OptionGroup& general = add_group("General");
   general.add_switch("help", &help_, "Prints this help and exits.");
   general.add("config", "FILE", &config_,
-              "File with further options: one name=value per line, with comments after '#', or a "
-              "JSON object. The command line overrides it.");
+              "File with further options: a JSON object, or one name=value per line with comments "
+              "after '#'. The command line overrides it.");
   general.add("list", "OPTION", &list_,
               "Prints the names that OPTION accepts, with their options and defaults, and exits.");
   general.add_switch("print-config", &print_config_,
                      "Prints all options and their values as JSON for --config, and exits.");
+  for (Option& option : general.options_) option.is_general = true;
 }
 
 OptionGroup& CommandLine::add_group(std::string title) {
   return groups_.emplace_back(std::move(title));
 }
 
-/// Calls `visit(name, option, key)` for each name of each option.
-template <class Visit>
-void CommandLine::for_each_option(const Visit& visit) const {
-  const bool has_list = names_anything();
-  for (const auto& group : groups_) {
-    for (const auto& option : group.options_) {
-      if (&group == &groups_.front() && option.name == "list" && !has_list) continue;
-      visit(option.name, option, "");
-      for (const auto& key : option.keys) visit(option.name + "." + key, option, key);
-    }
-  }
-}
-
 CommandLine& CommandLine::add_alias(std::string alias, const std::string& name) {
-  bool is_there = false;
-  for_each_option([&](const std::string& own, const Option&, const std::string&) {
-    is_there = is_there || own == name;
-  });
-  LINKBOY_CHECK(is_there, "the alias --", alias, " refers to --", name,
-                ", which is not an option; add that option first.");
-  aliases_.push_back({std::move(alias), name});
+  const auto all = names(/*in_file=*/false);
+  LINKBOY_CHECK(
+      std::any_of(all.begin(), all.end(), [&](const Name& own) { return own.name == name; }),
+      "the alias --", alias, " refers to --", name,
+      ", which is not an option; add that option first.");
+  aliases_.emplace_back(std::move(alias), name);
   return *this;
 }
 
-std::vector<std::string> CommandLine::names_ending_in(const std::string& name) const {
-  const std::string end = "." + with_underscores(name);
-  std::vector<std::string> names;
-  for_each_option([&](const std::string& own, const Option&, const std::string&) {
-    if (with_underscores(own).ends_with(end)) names.push_back(own);
-  });
-  return names;
+/// Whether the option is `--list`, but there is nothing to list.
+bool CommandLine::is_hidden(const Option& option) const {
+  const auto has_names = [](const OptionGroup& group) {
+    return std::any_of(group.options_.begin(), group.options_.end(),
+                       [](const Option& other) { return other.is_named; });
+  };
+  return option.is_general && option.name == "list" &&
+         std::none_of(groups_.begin(), groups_.end(), has_names);
 }
 
-CommandLine::Found CommandLine::find(const std::string& name) const {
-  std::string wanted = with_underscores(name);
+/// Returns the names of all options and keys, without the aliases. "General" is not for files.
+std::vector<CommandLine::Name> CommandLine::names(bool in_file) const {
+  std::vector<Name> all;
+  for (const OptionGroup& group : groups_) {
+    for (const Option& option : group.options_) {
+      if (option.is_general && (in_file || is_hidden(option))) continue;
+      all.push_back({option.name, &option});
+      for (const std::string& key : option.keys) {
+        all.push_back({option.name + "." + key, &option, key});
+      }
+    }
+  }
+  return all;
+}
+
+/// Returns the option with this name or alias, or otherwise all whose names end with it.
+std::vector<CommandLine::Name> CommandLine::find(std::string name, bool in_file) const {
+  name = with_underscores(name);
   for (const auto& [alias, own] : aliases_) {
-    if (with_underscores(alias) == wanted) wanted = with_underscores(own);
+    if (with_underscores(alias) == name) name = with_underscores(own);
   }
-  const auto find_whole = [&] {
-    Found found;
-    for_each_option([&](const std::string& own, const Option& option, const std::string& key) {
-      if (with_underscores(own) == wanted) found = {&option, key};
-    });
-    return found;
-  };
-  Found found = find_whole();
-  if (found.option != nullptr) return found;
-  const auto names = names_ending_in(name);
-  if (names.size() != 1) return {};
-  wanted = with_underscores(names[0]);
-  return find_whole();
+  std::vector<Name> endings;
+  for (Name& each : names(in_file)) {
+    const std::string own = with_underscores(each.name);
+    if (own == name) return {each};
+    if (own.ends_with("." + name)) endings.push_back(each);
+  }
+  return endings;
 }
 
-CommandLine::Found CommandLine::find(const std::string& name, const std::string& shown,
-                                     const std::string& dashes) const {
-  if (Found found = find(name); found.option != nullptr) return found;
-  if (const auto names = names_ending_in(name); !names.empty()) {
-    throw UsageError(shown + " is ambiguous; it may be " + dashes +
-                     c10::Join(", " + dashes, names) + ". Use the full name.");
-  }
-  const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
-  std::size_t closest_distance = std::max<std::size_t>(2, bare.size() / 3) + 1;
-  std::string closest;
-  std::vector<std::string> all;
-  std::vector<std::string> with_name;
-  const auto compare = [&](const std::string& own) {
-    const std::size_t distance = edit_distance(bare, own);
-    if (distance >= closest_distance) return;
-    closest = dashes + own;
-    closest_distance = distance;
+/// Finds the only option that `name` can mean.
+/// @param place  The file and ": "; empty for the command line.
+/// @throws UsageError that suggests other names if there is no such option.
+CommandLine::Name CommandLine::find_one(const std::string& name, const std::string& place) const {
+  const bool in_file = !place.empty();
+  std::vector<Name> found = find(name, in_file);
+  if (found.size() == 1) return found[0];
+  const auto shown = [&](const std::string& own) { return (in_file ? "" : "--") + own; };
+  const auto listed = [&](const std::vector<Name>& names) {
+    std::string text;
+    for (const Name& each : names) text += (text.empty() ? "" : ", ") + shown(each.name);
+    return text;
   };
-  for_each_option([&](const std::string& own, const Option&, const std::string& key) {
-    compare(own);
-    const bool has_name = with_underscores(own).find(with_underscores(bare)) != std::string::npos;
-    if (has_name && !bare.empty()) with_name.push_back(dashes + own);
-    if (key.empty()) all.push_back(dashes + own);
-  });
-  for (const auto& alias : aliases_) compare(alias.alias);
-  const std::string what = shown + " is not an option of " + program_ + ".";
-  if (!closest.empty()) throw UsageError(what + " Did you mean " + closest + "?");
-  if (!with_name.empty()) {
-    throw UsageError(what + " Options that contain this name: " + c10::Join(", ", with_name) + ".");
+  const std::string what = place + (in_file ? "'" + name + "'" : "--" + name) + " is ";
+  if (!found.empty()) {
+    throw UsageError(what + "ambiguous; it may be " + listed(found) + ". Use the full name.");
   }
-  constexpr std::size_t kMostListed = 20;  // more would hide the message
-  throw UsageError(
-      what + (all.size() > kMostListed ? "" : " The options are: " + c10::Join(", ", all) + "."));
+  std::vector<Name> all = names(in_file);
+  for (const auto& [alias, own] : aliases_) all.push_back({alias});
+  const auto distance = [&](const Name& each) { return edit_distance(name, each.name); };
+  const auto closest = std::min_element(all.begin(), all.end(), [&](const Name& a, const Name& b) {
+    return distance(a) < distance(b);
+  });
+  std::string advice;
+  if (distance(*closest) <= std::max<std::size_t>(2, name.size() / 3)) {
+    advice = " Did you mean " + shown(closest->name) + "?";
+  } else {
+    std::erase_if(all, [&](const Name& each) {
+      return with_underscores(each.name).find(with_underscores(name)) == std::string::npos;
+    });
+    if (!all.empty()) advice = " Options that contain this name: " + listed(all) + ".";
+  }
+  throw UsageError(what + "not an option of " + program_ + "." + advice);
 }
 
 std::vector<CommandLine::Setting> CommandLine::read_arguments(const Arguments& arguments) const {
-  if (std::find(arguments.begin(), arguments.end(), "--") != arguments.end()) {
-    throw UsageError("'--' is not an option; all options begin with '--' and a name.");
-  }
-  po::options_description description;
-  std::set<std::string> described;
-  for (const std::string& argument : arguments) {
-    if (!argument.starts_with("--")) continue;
-    const std::string name = argument.substr(2, argument.find('=') - 2);
-    const Option* const option = find(name).option;
-    if (option == nullptr || !described.insert(name).second) continue;
-    if (option->is_switch) {
-      description.add_options()(name.c_str(), po::bool_switch());
-    } else {
-      description.add_options()(name.c_str(), po::value<std::string>());
-    }
-  }
-
-  using Style = po::command_line_style::style_t;
-  po::command_line_parser parser(arguments);
-  parser.options(description).allow_unregistered();
-  parser.style(Style::allow_long | Style::long_allow_adjacent | Style::long_allow_next);
-  std::vector<po::option> parsed;
-  try {
-    parsed = parser.run().options;
-  } catch (const po::invalid_command_line_syntax& error) {
-    throw_syntax_error(error);
-  }
-
   std::vector<Setting> settings;
-  for (const auto& item : parsed) {
-    const std::string& name = item.string_key;
-    if (name.empty() || item.position_key >= 0) {
-      const std::string& token = item.original_tokens.at(0);
-      throw UsageError("'" + token + "' is not an option; all options begin with '--'.");
+  for (auto argument = arguments.begin(); argument != arguments.end(); ++argument) {
+    LINKBOY_CHECK_AS(UsageError, argument->starts_with("--") && argument->size() > 2, "'",
+                     *argument, "' is not an option; all options begin with '--' and a name.");
+    const std::size_t equals = argument->find('=');
+    const std::string shown = argument->substr(0, equals);
+    const Name name = find_one(shown.substr(2), "");
+    std::string text;
+    if (name.option->is_switch) {
+      LINKBOY_CHECK_AS(UsageError, equals == std::string::npos, shown,
+                       " does not accept a value; remove the '=' and the text after it.");
+      text = "true";
+    } else if (equals != std::string::npos) {
+      text = argument->substr(equals + 1);
+    } else if (std::next(argument) != arguments.end() && !std::next(argument)->starts_with("--")) {
+      text = *++argument;
     }
-    const auto [option, key] = find(name, "--" + name, "--");
-    std::string text = option->is_switch ? "true" : item.value.at(0);
-    // Boost accepts a misspelt option as the value of the previous one: "--save --reprot".
-    const bool is_adjacent = item.original_tokens.at(0).find('=') != std::string::npos;
-    if (text.empty() || (!is_adjacent && text.starts_with("--"))) {
-      throw UsageError("--" + name + " needs a value: --" + name + " VALUE.");
-    }
-    settings.push_back({option, key, std::move(text), "--" + name});
+    LINKBOY_CHECK_AS(UsageError, !text.empty(), shown, " needs a value: ", shown, " VALUE.");
+    settings.push_back({name, std::move(text), shown});
   }
   return settings;
 }
@@ -330,43 +256,35 @@ std::vector<CommandLine::Setting> CommandLine::read_arguments(const Arguments& a
 CommandLine::Setting CommandLine::setting_from_file(const std::string& place,
                                                     const std::string& name,
                                                     const std::string& text) const {
-  const Found found = find(name, place + "'" + name + "'", "");
-  const auto& general = groups_.front().options_;
-  if (std::any_of(general.begin(), general.end(),
-                  [&](const auto& own) { return &own == found.option; })) {
-    throw UsageError(place + "'" + name + "' is allowed only on the command line.");
-  }
-  if (text.empty()) throw UsageError(place + "'" + name + "' needs a value: " + name + "=VALUE.");
-  return {found.option, found.key, text, place + name};
+  LINKBOY_CHECK_AS(UsageError, !text.empty(), place, "'", name, "' needs a value: ", name,
+                   "=VALUE.");
+  return {find_one(name, place), text, place + name};
 }
 
 std::vector<CommandLine::Setting> CommandLine::read_config_file(
     const std::filesystem::path& path) const {
+  const std::string place = path.string() + ": ";
   std::error_code ignored;
   std::ifstream file(path);
-  if (!file || std::filesystem::is_directory(path, ignored)) {
-    throw UsageError("cannot read the config file '" + path.string() +
-                     "'; it must be a text file of name=value lines or a JSON object. Check the "
-                     "path.");
-  }
-  std::string content{std::istreambuf_iterator<char>(file), {}};
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-  if (content.starts_with(kByteOrderMark)) content.erase(0, kByteOrderMark.size());
-  if (strip(content).starts_with('{')) return read_json(content, path.string() + ": ");
-
+  LINKBOY_CHECK_AS(UsageError, file && !std::filesystem::is_directory(path, ignored),
+                   "cannot read the config file '", path.string(),
+                   "'; it must be a JSON object or a text file of name=value lines. Check the "
+                   "path.");
+  const std::string content{std::istreambuf_iterator<char>(file), {}};
+  constexpr const char* kBlanks = " \t\r\n\xEF\xBB\xBF";  // and the byte order mark
+  const std::size_t begin = std::min(content.find_first_not_of(kBlanks), content.size());
+  if (content[begin] == '{') return read_json(content, place);
+  std::istringstream lines(content.substr(begin));
   std::vector<Setting> settings;
-  std::istringstream lines(content);
-  std::string line;
-  for (int64_t number = 1; std::getline(lines, line); ++number) {
-    const std::string text = strip(without_comment(line));
-    if (text.empty()) continue;
-    const std::string place = path.string() + ":" + std::to_string(number) + ": ";
-    const std::size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      throw UsageError(place + "'" + text + "' is not name=value.");
+  try {
+    for (const po::option& item :
+         po::parse_config_file(lines, po::options_description(), /*allow_unregistered=*/true)
+             .options) {
+      settings.push_back(setting_from_file(place, item.string_key, item.value.at(0)));
     }
-    settings.push_back(
-        setting_from_file(place, strip(text.substr(0, equals)), strip(text.substr(equals + 1))));
+  } catch (const po::error& error) {
+    throw UsageError(place + error.what() +
+                     "; each line must be name=value, or a comment after #.");
   }
   return settings;
 }
@@ -376,33 +294,22 @@ std::vector<CommandLine::Setting> CommandLine::read_json(const std::string& cont
   nlohmann::ordered_json root;
   try {
     root = parse_json(content);
-  } catch (const OptionError& error) {
-    throw UsageError(place + error.what());
-  } catch (const nlohmann::json::parse_error& error) {
-    const auto end =
-        content.begin() + static_cast<std::ptrdiff_t>(std::min(error.byte, content.size()));
-    throw UsageError(c10::str(place, "it begins with '{' but is not a JSON object: line ",
-                              std::count(content.begin(), end, '\n') + 1, " is not JSON."));
-  } catch (const nlohmann::json::exception& error) {  // a number outside of the range of double
-    throw UsageError(
-        c10::str(place, "it begins with '{' but is not a JSON object: ", error.what()));
+  } catch (const std::exception& error) {
+    throw UsageError(place + "it is not a valid JSON object: " + error.what());
   }
   std::vector<Setting> settings;
   const auto read = [&](const auto& self, const std::string& prefix,
                         const nlohmann::ordered_json& object) -> void {
     for (const auto& [member, value] : object.items()) {
       const std::string name = prefix + member;
-      const Option* option = find(name).option;
-      const bool is_group = value.is_object() && (option == nullptr || !option->is_named);
-      if (is_group) {
+      const auto found = find(name, /*in_file=*/true);
+      const Option* option = found.size() == 1 ? found[0].option : nullptr;
+      if (value.is_object() && (option == nullptr || !option->is_named)) {
         self(self, name + ".", value);
       } else if (value.is_array() && (option == nullptr || option->is_list)) {
+        if (value.empty()) settings.push_back({find_one(name, place), std::nullopt, place + name});
         for (const auto& item : value) {
           settings.push_back(setting_from_file(place, name, text_of_json(item)));
-        }
-        if (value.empty()) {
-          settings.push_back({find(name, place + "'" + name + "'", "").option, "", "", place + name,
-                              /*is_empty_list=*/true});
         }
       } else {
         settings.push_back(setting_from_file(place, name, text_of_json(value)));
@@ -413,61 +320,66 @@ std::vector<CommandLine::Setting> CommandLine::read_json(const std::string& cont
   return settings;
 }
 
+/// Returns whether another setting is of the same option or key.
+auto CommandLine::same_as(const Setting& setting) {
+  return [&setting](const Setting& other) {
+    return other.name.option == setting.name.option && other.name.key == setting.name.key;
+  };
+}
+
+void CommandLine::check_unique(const std::vector<Setting>& settings) {
+  for (auto i = settings.begin(); i != settings.end(); ++i) {
+    LINKBOY_CHECK_AS(UsageError,
+                     i->name.option->is_list || std::none_of(settings.begin(), i, same_as(*i)),
+                     i->origin, " is set twice; set each option only once.");
+  }
+}
+
 bool CommandLine::parse(const Arguments& arguments) { return parse(arguments, std::cout); }
 
 bool CommandLine::parse(const Arguments& arguments, std::ostream& out) {
   std::vector<Setting> settings = read_arguments(arguments);
-  auto by_name = [](const std::string& name) {
-    return [&name](const Setting& setting) { return setting.option->name == name; };
+  const auto given = [&](const char* name) {
+    const auto is_it = [&](const Setting& setting) {
+      return setting.name.option->is_general && setting.name.option->name == name;
+    };
+    const auto found = std::find_if(settings.begin(), settings.end(), is_it);
+    return found == settings.end() ? std::nullopt : found->text;
   };
-  auto check_unique = [&](const std::vector<Setting>& list) {
-    for (auto i = list.begin(); i != list.end(); ++i) {
-      const auto is_same = [&](const Setting& other) {
-        return other.option == i->option && other.key == i->key;
-      };
-      if (!i->option->is_list && std::any_of(list.begin(), i, is_same)) {
-        throw UsageError(i->origin + " is set twice; set each option only once.");
-      }
-    }
-  };
-
-  if (std::any_of(settings.begin(), settings.end(), by_name("help"))) {
+  if (given("help")) {
     out << help();
     return false;
   }
-  const auto listed = std::find_if(settings.begin(), settings.end(), by_name("list"));
-  if (listed != settings.end() && names_anything()) {
-    out << list(listed->text);
+  if (const auto listed = given("list")) {
+    out << list(*listed);
     return false;
   }
   check_unique(settings);
-  const auto config = std::find_if(settings.begin(), settings.end(), by_name("config"));
-  if (config != settings.end()) {
-    std::vector<Setting> from_file = read_config_file(config->text);
+  if (const auto path = given("config")) {
+    std::vector<Setting> from_file = read_config_file(*path);
     check_unique(from_file);
     std::erase_if(from_file, [&](const Setting& setting) {
-      return setting.option->is_list &&
-             std::any_of(settings.begin(), settings.end(), by_name(setting.option->name));
+      return setting.name.option->is_list &&
+             std::any_of(settings.begin(), settings.end(), same_as(setting));
     });
     // Includes settings that the command line overrides, so that an invalid line is always found.
     settings.insert(settings.begin(), from_file.begin(), from_file.end());
   }
 
   // Named objects are set before their keys, regardless of their order.
-  std::stable_sort(settings.begin(), settings.end(), [](const Setting& a, const Setting& b) {
-    return a.key.empty() && !b.key.empty();
-  });
+  std::stable_partition(settings.begin(), settings.end(),
+                        [](const Setting& setting) { return setting.name.key.empty(); });
   for (const Setting& setting : settings) {
-    if (setting.option->is_list) setting.option->clear();
+    if (setting.name.option->is_list) setting.name.option->clear();
   }
-  for (const auto& [option, key, text, origin, is_empty_list] : settings) {
-    if (is_empty_list) continue;
+  for (const auto& [name, text, origin] : settings) {
+    if (!text) continue;
     try {
-      key.empty() ? option->assign(text) : option->assign_key(key, text);
+      name.key.empty() ? name.option->assign(*text) : name.option->assign_key(name.key, *text);
     } catch (const UsageError&) {
       throw;
     } catch (const Error& error) {
-      throw UsageError(wrong_value(origin, text, error));
+      throw UsageError(wrong_value(origin, *text, error));
     }
   }
   for (const auto& group : groups_) {
@@ -476,14 +388,6 @@ bool CommandLine::parse(const Arguments& arguments, std::ostream& out) {
   if (!print_config_) return true;
   out << this->config();
   return false;
-}
-
-/// Whether `--list` has something to list; otherwise it is not an option.
-bool CommandLine::names_anything() const {
-  return std::any_of(groups_.begin(), groups_.end(), [](const OptionGroup& group) {
-    return std::any_of(group.options_.begin(), group.options_.end(),
-                       [](const Option& option) { return option.is_named; });
-  });
 }
 
 std::string CommandLine::list(const std::string& name) const {
@@ -500,21 +404,18 @@ std::string CommandLine::list(const std::string& name) const {
 
 std::string CommandLine::config() const {
   nlohmann::ordered_json root = nlohmann::ordered_json::object();
-  for (auto group = groups_.begin() + 1; group != groups_.end(); ++group) {  // not "General"
-    for (const auto& option : group->options_) {
-      const std::vector<std::string> values = option.values();
-      if (!option.is_list && values.at(0).empty()) continue;  // a file cannot set an empty text
+  for (const auto& group : groups_) {
+    for (const auto& option : group.options_) {
+      if (option.is_general) continue;
+      auto values = nlohmann::ordered_json::array();
+      for (const std::string& text : option.values()) {
+        values.push_back(option.is_named ? nlohmann::ordered_json::parse(text)
+                                         : json_of_text(text));
+      }
+      if (!option.is_list && values == nlohmann::ordered_json{""}) continue;  // not valid in a file
       nlohmann::ordered_json* place = &root;
       for (const std::string& part : split_at('.', option.name)) place = &(*place)[part];
-      const auto json_of = [&](const std::string& text) {
-        return option.is_named ? nlohmann::ordered_json::parse(text) : json_of_text(text);
-      };
-      if (option.is_list) {
-        *place = nlohmann::ordered_json::array();
-        for (const std::string& text : values) place->push_back(json_of(text));
-      } else {
-        *place = json_of(values[0]);
-      }
+      *place = option.is_list ? values : values.empty() ? "none" : values[0];
     }
   }
   return root.dump(2) + "\n";
@@ -535,27 +436,22 @@ std::string CommandLine::help_of(const Option& option) const {
 std::string CommandLine::help() const {
   std::ostringstream text;
   text << "Usage: " << program_ << " [--name VALUE]...\n" << description_ << "\n";
-  // "General" was added first but is shown last.
-  std::vector<const OptionGroup*> order;
-  for (const auto& group : groups_) order.push_back(&group);
-  std::rotate(order.begin(), order.begin() + 1, order.end());
-  po::options_description all("", kHelpWidth, kHelpWidth / 2);
-  for (const OptionGroup* group : order) {
-    po::options_description description(group->title_, kHelpWidth, kHelpWidth / 2);
-    for (const auto& option : group->options_) {
-      if (group == &groups_.front() && option.name == "list" && !names_anything()) continue;
-      const std::string help = help_of(option);
+  const auto print = [&](const OptionGroup& group) {
+    po::options_description description(group.title_, kHelpWidth, kHelpWidth / 2);
+    for (const auto& option : group.options_) {
+      if (is_hidden(option)) continue;
       if (option.is_switch) {
-        description.add_options()(option.name.c_str(), help.c_str());
+        description.add_options()(option.name.c_str(), help_of(option).c_str());
         continue;
       }
       auto* value = po::value<std::string>()->value_name(option.value_name);
       if (!option.default_text.empty()) value->default_value(option.default_text);
-      description.add_options()(option.name.c_str(), value, help.c_str());
+      description.add_options()(option.name.c_str(), value, help_of(option).c_str());
     }
-    all.add(description);
-  }
-  text << all;
+    text << "\n" << description;
+  };
+  std::for_each(groups_.begin() + 1, groups_.end(), print);
+  print(groups_.front());  // "General"
   return text.str();
 }
 

@@ -11,8 +11,7 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
-#include <map>
-#include <mutex>
+#include <fstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -25,24 +24,6 @@ namespace linkboy::cli {
 namespace {
 
 constexpr std::string_view kRank = "{rank}";
-
-struct CloseFile {
-  void operator()(std::FILE* file) const { std::fclose(file); }
-};
-using LogFile = std::unique_ptr<std::FILE, CloseFile>;
-
-[[noreturn]] void throw_system_error() { throw Error(std::generic_category().message(errno)); }
-
-/// Opens a file for appending. Without a buffer, each message is one write(2), and none is lost if
-/// the process is killed.
-LogFile open_log_file(const std::filesystem::path& path) {
-  std::error_code ignored;  // opening the file fails as well
-  std::filesystem::create_directories(path.parent_path(), ignored);
-  LogFile file(std::fopen(path.c_str(), "abe"));
-  if (!file) throw_system_error();
-  std::setvbuf(file.get(), nullptr, _IONBF, 0);
-  return file;
-}
 
 /// Returns "2026-01-31 12:00:00.000 [warning] [rank 0] text" and a line break.
 std::string line_of(const LogMessage& message) {
@@ -59,7 +40,9 @@ std::string line_of(const LogMessage& message) {
 class FileLogger final : public Logger {
  public:
   explicit FileLogger(LoggerOptions options) : options_(std::move(options)) {
-    if (options_.file) check_writable(path_of(0));
+    if (!options_.file) return;
+    options_.file = std::filesystem::absolute(*options_.file);
+    check_writable(path_of(0));  // creates missing folders
   }
 
   void log(const LogMessage& message) override {
@@ -87,13 +70,11 @@ class FileLogger final : public Logger {
     return path;
   }
 
-  /// Opens the file for the first message, because the logger is made before the process knows its
-  /// rank.
-  void append(int64_t rank, const std::string& line) {
-    const std::lock_guard lock(mutex_);
-    auto& file = files_[rank];
-    if (!file) file = open_log_file(path_of(rank));
-    if (std::fwrite(line.data(), 1, line.size(), file.get()) < line.size()) throw_system_error();
+  /// Without a longer-lived buffer, no message is lost if the process is killed.
+  void append(int64_t rank, const std::string& line) const {
+    std::ofstream file(path_of(rank), std::ios::app);
+    file << line << std::flush;
+    if (!file) throw Error(std::generic_category().message(errno));
   }
 
   void tell_failure(const std::string& why) {
@@ -105,8 +86,6 @@ class FileLogger final : public Logger {
   }
 
   LoggerOptions options_;
-  std::mutex mutex_;
-  std::map<int64_t, LogFile> files_;
   std::atomic<bool> is_failure_told_{false};
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <set>
 
 #include "cli/json_text.hpp"
@@ -11,33 +12,20 @@
 namespace linkboy::cli {
 namespace {
 
-bool is_key(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-    return c == '_' || c == '-' || c == '.' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
-           (c >= 'A' && c <= 'Z');
-  });
-}
-
 /// Splits "milestones=10,20,gamma=0.5" before "gamma". A part that does not begin with KEY= belongs
 /// to the previous value.
 TextSettings split_named(const std::string& name, const std::string& text) {
-  std::vector<std::string> parts;
-  for (const std::string& part : split_at(',', text)) {
-    const bool begins = is_key(part.substr(0, part.find('='))) && part.find('=') != part.npos;
-    if (begins || parts.empty()) {
-      parts.push_back(part);
-    } else {
-      parts.back() += "," + part;
-    }
-  }
+  static const std::regex begin("[\\w.-]+=[^]*");
   TextSettings settings;
-  for (const std::string& part : parts) {
-    const std::size_t equals = part.find('=');
-    LINKBOY_CHECK_OPTION(equals != std::string::npos && equals > 0,
-                         "it must be NAME:KEY=VALUE,..., "
-                         "but \"",
-                         part, "\" of \"", name, "\" is not KEY=VALUE");
-    settings.emplace_back(part.substr(0, equals), part.substr(equals + 1));
+  for (const std::string& part : split_at(',', text)) {
+    if (std::regex_match(part, begin)) {
+      const std::size_t equals = part.find('=');
+      settings.emplace_back(part.substr(0, equals), part.substr(equals + 1));
+    } else {
+      LINKBOY_CHECK_OPTION(!settings.empty(), "it must be NAME:KEY=VALUE,..., but \"", part,
+                           "\" of \"", name, "\" is not KEY=VALUE");
+      settings.back().second += "," + part;
+    }
   }
   return settings;
 }
@@ -63,11 +51,6 @@ nlohmann::ordered_json resolve(const NamedSettings& named, const NamedChoices& c
   return object;
 }
 
-void set_key(NamedSettings& named, const std::string& key, const std::string& text) {
-  std::erase_if(named.settings, [&](const auto& setting) { return setting.first == key; });
-  named.settings.emplace_back(key, text);
-}
-
 std::vector<std::string> all_keys(const NamedChoices& choices) {
   std::set<std::string> keys;
   for (const std::string& name : choices.names) {
@@ -78,7 +61,11 @@ std::vector<std::string> all_keys(const NamedChoices& choices) {
 
 std::string list_choices(const NamedChoices& choices) {
   std::string text;
-  for (const std::string& name : choices.names) text += list_fields(name, choices.options(name));
+  for (const std::string& name : choices.names) {
+    text += name + "\n";
+    for (const auto& [key, value] : choices.options(name))
+      text += "    " + key + "=" + value + "\n";
+  }
   return text;
 }
 
@@ -95,6 +82,20 @@ void check_named(const std::string& option, const NamedSettings& named,
   }
 }
 
+/// Returns the objects that an option has selected.
+template <class Target>
+std::vector<NamedSettings*> selected(Target& target) {
+  if constexpr (std::is_same_v<Target, NamedSettings>) {
+    return {&target};
+  } else if constexpr (std::is_same_v<Target, std::optional<NamedSettings>>) {
+    return target ? std::vector{&*target} : std::vector<NamedSettings*>();
+  } else {
+    std::vector<NamedSettings*> all;
+    for (NamedSettings& named : target) all.push_back(&named);
+    return all;
+  }
+}
+
 }  // namespace
 
 NamedSettings NamedSettings::parse(const std::string& text) {
@@ -106,7 +107,7 @@ NamedSettings NamedSettings::parse(const std::string& text) {
     }
   }
   const std::size_t colon = text.find(':');
-  NamedSettings named{.name = text.substr(0, colon)};
+  NamedSettings named(text.substr(0, colon), {});
   LINKBOY_CHECK_OPTION(!named.name.empty(), "it must be NAME[:KEY=VALUE,...]");
   if (colon != std::string::npos) named.settings = split_named(named.name, text.substr(colon + 1));
   return named;
@@ -120,13 +121,54 @@ std::string NamedSettings::to_string() const {
   return text;
 }
 
+template <class Target>
+OptionGroup& OptionGroup::add_named(std::string name, Target* target, NamedChoices choices,
+                                    std::string help) {
+  Option option{.name = name, .value_name = "NAME[:KEY=VALUE,...]", .help = std::move(help)};
+  option.is_named = true;
+  if constexpr (std::is_same_v<Target, std::vector<NamedSettings>>) {
+    option.help += " May be given several times.";
+    option.is_list = true;
+    option.clear = [target] { target->clear(); };
+    option.assign = [target](const std::string& text) {
+      target->push_back(NamedSettings::parse(text));
+    };
+  } else {
+    option.default_text = to_text(*target);
+    option.keys = all_keys(choices);
+    option.assign = [target](const std::string& text) { *target = from_text<Target>(text); };
+    option.assign_key = [=](const std::string& key, const std::string& text) {
+      const auto objects = selected(*target);
+      LINKBOY_CHECK_AS(UsageError, !objects.empty(), "--", name, ".", key, " is given, but --",
+                       name, " is none; set both.");
+      TextSettings& settings = objects[0]->settings;
+      std::erase_if(settings, [&](const auto& setting) { return setting.first == key; });
+      settings.emplace_back(key, text);
+    };
+  }
+  option.values = [=] {
+    std::vector<std::string> values;
+    for (const auto* named : selected(*target)) values.push_back(resolve(*named, choices).dump());
+    return values;
+  };
+  option.check = [=] {
+    for (const auto* named : selected(*target)) check_named(name, *named, choices);
+  };
+  option.choices = [=] { return list_choices(choices); };
+  return add_option(std::move(option));
+}
+
+template OptionGroup& OptionGroup::add_named(std::string, NamedSettings*, NamedChoices,
+                                             std::string);
+template OptionGroup& OptionGroup::add_named(std::string, std::optional<NamedSettings>*,
+                                             NamedChoices, std::string);
+template OptionGroup& OptionGroup::add_named(std::string, std::vector<NamedSettings>*, NamedChoices,
+                                             std::string);
+
 OptionGroup& OptionGroup::add_switch(std::string name, bool* target, std::string help) {
-  return add_option(
-      {.name = std::move(name),
-       .help = std::move(help),
-       .is_switch = true,
-       .assign = [target](const std::string& text) { *target = from_text<bool>(text); },
-       .values = text_of(target)});
+  add(std::move(name), "", target, std::move(help));
+  options_.back().is_switch = true;
+  return *this;
 }
 
 OptionGroup& OptionGroup::add_list(std::string name, std::string value_name,
@@ -140,111 +182,12 @@ OptionGroup& OptionGroup::add_list(std::string name, std::string value_name,
                      .values = [target] { return *target; }});
 }
 
-OptionGroup& OptionGroup::add_choice(std::string name, std::string* target,
-                                     std::vector<std::string> choices, std::string help) {
-  std::string value_name = c10::Join("|", choices);
-  auto check = [choices = std::move(choices)](const std::string& value) -> std::string {
-    const bool known = std::find(choices.begin(), choices.end(), value) != choices.end();
-    return known ? "" : "one of " + c10::Join(", ", choices);
-  };
-  return add(std::move(name), std::move(value_name), target, std::move(help), std::move(check));
-}
-
-OptionGroup& OptionGroup::add_named(std::string name, NamedSettings* target, NamedChoices choices,
-                                    std::string help) {
-  return add_option(
-      {.name = name,
-       .value_name = "NAME[:KEY=VALUE,...]",
-       .default_text = target->to_string(),
-       .help = std::move(help),
-       .is_named = true,
-       .keys = all_keys(choices),
-       .assign = [target](const std::string& text) { *target = NamedSettings::parse(text); },
-       .assign_key = [target](const std::string& key,
-                              const std::string& text) { set_key(*target, key, text); },
-       .values = [=] { return std::vector<std::string>{resolve(*target, choices).dump()}; },
-       .check = [=] { check_named(name, *target, choices); },
-       .choices = [=] { return list_choices(choices); }});
-}
-
-OptionGroup& OptionGroup::add_named(std::string name, std::optional<NamedSettings>* target,
-                                    NamedChoices choices, std::string help) {
-  return add_option({.name = name,
-                     .value_name = "NAME[:KEY=VALUE,...]",
-                     .default_text = to_text(*target),
-                     .help = std::move(help),
-                     .is_named = true,
-                     .keys = all_keys(choices),
-                     .assign =
-                         [target](const std::string& text) {
-                           *target = from_text<std::optional<NamedSettings>>(text);
-                         },
-                     .assign_key =
-                         [=](const std::string& key, const std::string& text) {
-                           if (!*target) {
-                             throw UsageError("--" + name + "." + key + " is given, but --" + name +
-                                              " is none; set both.");
-                           }
-                           set_key(**target, key, text);
-                         },
-                     .values =
-                         [=] {
-                           return std::vector<std::string>{
-                               *target ? resolve(**target, choices).dump() : "\"none\""};
-                         },
-                     .check =
-                         [=] {
-                           if (*target) check_named(name, **target, choices);
-                         },
-                     .choices = [=] { return list_choices(choices); }});
-}
-
-OptionGroup& OptionGroup::add_named_list(std::string name, std::vector<NamedSettings>* target,
-                                         NamedChoices choices, std::string help) {
-  return add_option(
-      {.name = name,
-       .value_name = "NAME[:KEY=VALUE,...]",
-       .help = std::move(help) + " May be given several times.",
-       .is_list = true,
-       .is_named = true,
-       .assign =
-           [target](const std::string& text) { target->push_back(NamedSettings::parse(text)); },
-       .clear = [target] { target->clear(); },
-       .values =
-           [=] {
-             std::vector<std::string> values;
-             for (const NamedSettings& named : *target) {
-               values.push_back(resolve(named, choices).dump());
-             }
-             return values;
-           },
-       .check =
-           [=] {
-             for (const NamedSettings& named : *target) {
-               check_named(name, named, choices);
-             }
-           },
-       .choices = [=] { return list_choices(choices); }});
-}
-
 std::string OptionGroup::alternatives(std::string_view names) {
   std::string text;
   for (const char c : names) {
     if (c != ' ') text += c == ',' ? '|' : c;
   }
   return text;
-}
-
-void OptionGroup::describe_fields(const std::string& prefix, std::span<const FieldHelp> help) {
-  for (const auto& [field, text] : help) {
-    const std::string name = field_name(prefix, field);
-    const auto option =
-        std::find_if(options_.begin(), options_.end(),
-                     [&](const Option& candidate) { return candidate.name == name; });
-    LINKBOY_CHECK_OPTION(option != options_.end(), "the help texts describe \"", name,
-                         "\", which is not an option. Use the name of a field.");
-    option->help = text;
-  }
 }
 
 OptionGroup& OptionGroup::add_option(Option option) {

@@ -25,26 +25,12 @@
 #include "linkboy/checkpoint/tensor_renaming.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/metrics/metric_factory.hpp"
-#include "linkboy/run/optimizer_factory.hpp"
-#include "linkboy/schedulers/scheduler_factory.hpp"
 #include "linkboy/tracking/tracker_factory.hpp"
 
 namespace linkboy::cli::detail {
 namespace {
 
 constexpr const char* kLatest = "latest";
-
-/// Calls `make` and converts its errors to usage errors for the option.
-template <class Make>
-auto as_usage(const std::string& option, const Make& make) {
-  try {
-    return make();
-  } catch (const Error& error) {
-    throw UsageError("--" + option + ": " + error.what());
-  } catch (const c10::Error& error) {  // thrown by the checks of LibTorch's optimizers
-    throw UsageError("--" + option + ": " + error.what_without_backtrace());
-  }
-}
 
 /// Stores the configuration in training states, and prints the settings that a resumed run has
 /// changed.
@@ -106,14 +92,12 @@ std::shared_ptr<Callback> make_metric_callback(const RunSettings& settings) {
   MetricCollection metrics;
   for (const NamedSettings& named : settings.metrics) {
     std::string name = recorded_name(named.name);
-    TextSettings options;
-    for (const auto& option : named.settings) {
-      if (option.first == kRecordedName) {
-        name = option.second;
-      } else {
-        options.push_back(option);
-      }
-    }
+    TextSettings options = named.settings;
+    std::erase_if(options, [&](const auto& option) {
+      if (option.first != kRecordedName) return false;
+      name = option.second;
+      return true;
+    });
     metrics.add(name, make_metric(named.name, options));
   }
   return std::make_shared<MetricCallback>(std::move(metrics));
@@ -200,15 +184,7 @@ TrainOptions make_train_options(const RunSettings& settings, const RunData& data
     options.resume_from = *settings.resume_from == kLatest ? states_directory(settings) / kLatest
                                                            : *settings.resume_from;
   }
-  if (settings.scheduler) {
-    const auto make = [&] {
-      return make_scheduler_fn(settings.scheduler->name, settings.scheduler->settings);
-    };
-    options.create_scheduler_fn = [schedule = as_usage("scheduler", make)](
-                                      torch::optim::Optimizer& optimizer, const RunConfig& config) {
-      return as_usage("scheduler", [&] { return schedule(optimizer, config); });
-    };
-  }
+  options.create_scheduler_fn = scheduler_fn(settings.scheduler);
   return options;
 }
 
@@ -263,17 +239,6 @@ Metrics test(Trainer& trainer, const RunSettings& settings, const RunData& data)
   return metrics;
 }
 
-std::unique_ptr<Trainer> make_trainer(const RunProgram& program, Model model,
-                                      std::shared_ptr<torch::optim::Optimizer> optimizer,
-                                      TrainerOptions options) {
-  if (program.make_trainer) {
-    return program.make_trainer(std::move(model), program.loss_function, std::move(optimizer),
-                                std::move(options));
-  }
-  return std::make_unique<Trainer>(std::move(model), program.loss_function, std::move(optimizer),
-                                   std::move(options));
-}
-
 /// Returns null if the default output is sufficient.
 std::shared_ptr<Logger> make_logger_of(const RunSettings& settings) {
   LoggerOptions options = settings.log;
@@ -282,22 +247,17 @@ std::shared_ptr<Logger> make_logger_of(const RunSettings& settings) {
   return make_logger(options);
 }
 
-/// Adds the output paths in the options of `named`.
-void add_outputs(std::vector<std::filesystem::path>& outputs,
-                 const std::vector<NamedSettings>& named) {
-  for (const NamedSettings& each : named) {
-    for (const auto& [key, value] : each.settings) {
-      if (key == "path") outputs.emplace_back(value);
-    }
-  }
-}
-
 void check_outputs_differ(const RunSettings& settings) {
   std::vector<std::filesystem::path> outputs;
   if (const auto path = checkpoint_of(settings)) outputs.push_back(*path);
   if (settings.log.file) outputs.push_back(settings.output_dir / *settings.log.file);
-  add_outputs(outputs, settings.callbacks);
-  add_outputs(outputs, settings.trackers);
+  for (const auto* objects : {&settings.callbacks, &settings.trackers}) {
+    for (const NamedSettings& each : *objects) {
+      for (const auto& [key, value] : each.settings) {
+        if (key == "path") outputs.emplace_back(value);
+      }
+    }
+  }
   std::erase(outputs, "/dev/null");
   for (auto& path : outputs) path = std::filesystem::absolute(path).lexically_normal();
   std::sort(outputs.begin(), outputs.end());
@@ -307,12 +267,6 @@ void check_outputs_differ(const RunSettings& settings) {
       c10::str(*twin,
                " is the path of two outputs; --checkpoint, --log.file, the callbacks and "
                "the trackers must use different files."));
-}
-
-/// Finds errors in the outputs before the first update.
-void check_outputs(const RunSettings& settings) {
-  if (const auto path = checkpoint_of(settings)) check_writable(*path);
-  if (saves_states(settings)) check_writable(states_directory(settings) / "writable");
 }
 
 /// Checks for options without an effect and for contradictions between options.
@@ -352,19 +306,9 @@ std::optional<int> signal_of(const Trainer& trainer) {
   return callback ? callback->signal() : std::nullopt;
 }
 
-/// Ends the program with the exit status of the signal that stopped it, so that a shell or a
-/// scheduler sees the reason. With several processes, this applies to those that received the
-/// signal.
-void exit_like(const Trainer& trainer) {
-  constexpr int kKilledBySignal = 128;
-  if (const auto signal = signal_of(trainer)) throw ExitStatus{kKilledBySignal + *signal};
-}
-
 void train(const RunParts& parts, const RunSettings& settings, const std::string& config) {
   CallbackList callbacks = make_callbacks(settings, config);
-  const auto create_optimizer = as_usage("optimizer", [&] {
-    return make_optimizer_fn(settings.optimizer.name, settings.optimizer.settings);
-  });
+  const auto create_optimizer = optimizer_fn(settings.optimizer);
   const auto accelerator = std::make_shared<Accelerator>([&] {
     AcceleratorOptions options = settings.accelerator;
     auto& as_view = options.distributed.gradient_as_bucket_view;
@@ -372,7 +316,10 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
     if (!options.logger) options.logger = make_logger_of(settings);
     return options;
   }());
-  run_on_main_process(*accelerator, [&] { check_outputs(settings); });
+  run_on_main_process(*accelerator, [&] {  // before the first update
+    if (const auto path = checkpoint_of(settings)) check_writable(*path);
+    if (saves_states(settings)) check_writable(states_directory(settings) / "writable");
+  });
   if (settings.num_threads > 0) torch::set_num_threads(static_cast<int>(settings.num_threads));
   accelerator->set_seed_per_process(settings.seed);
   const RunData data = parts.make_data();
@@ -386,12 +333,11 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
     callbacks.insert(callbacks.end(), own.begin(), own.end());
   }
   const TrainOptions options = make_train_options(settings, data);
-  const auto trainer =
-      make_trainer(parts.program, model,
-                   as_usage("optimizer", [&] { return create_optimizer(model.parameters()); }),
-                   {.callbacks = std::move(callbacks),
-                    .default_callbacks = {},
-                    .shared_accelerator = accelerator});
+  const auto trainer = parts.program.make_trainer(model, parts.program.loss_function,
+                                                  create_optimizer(model.parameters()),
+                                                  {.callbacks = std::move(callbacks),
+                                                   .default_callbacks = {},
+                                                   .shared_accelerator = accelerator});
 
   if (settings.load_checkpoint) load_checkpoint(*trainer, *settings.load_checkpoint);
 
@@ -418,53 +364,39 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
                 "with --train.gradient_clip_norm.");
   // If one process fails, launchers kill the others; none of them may be writing then.
   accelerator->wait_for_everyone();
-  exit_like(*trainer);
-}
-
-/// Ignores SIGPIPE and SIGXFSZ. A closed output or a file at its size limit then causes a write
-/// error instead of killing the program before it saves its state.
-class IgnoredSignals {
- public:
-  IgnoredSignals()
-      : before_pipe_(std::signal(SIGPIPE, SIG_IGN)), before_size_(std::signal(SIGXFSZ, SIG_IGN)) {}
-  ~IgnoredSignals() {
-    std::signal(SIGPIPE, before_pipe_);
-    std::signal(SIGXFSZ, before_size_);
-  }
-  IgnoredSignals(const IgnoredSignals&) = delete;
-  IgnoredSignals& operator=(const IgnoredSignals&) = delete;
-
- private:
-  using Handler = void (*)(int);
-  Handler before_pipe_, before_size_;
-};
-
-void configure_and_train(const std::string& name, const RunParts& parts,
-                         const Arguments& arguments) {
-  RunSettings settings = parts.program.defaults;
-  CommandLine command_line(name, parts.program.description);
-  add_options(command_line, settings);
-  parts.add_model_and_data_options(command_line);
-  if (parts.program.add_options) parts.program.add_options(command_line);
-  if (!command_line.parse(arguments)) return;
-  check_together(settings, parts.program.defaults);
-  try {
-    train(parts, settings, command_line.config());
-  } catch (const OptionError& error) {
-    throw UsageError(error.what());
-  }
+  // A shell or a job scheduler sees the reason in the exit status. With several processes, this
+  // applies to those that received the signal.
+  constexpr int kKilledBySignal = 128;
+  if (const auto signal = signal_of(*trainer)) throw ExitStatus{kKilledBySignal + *signal};
 }
 
 }  // namespace
 
 int run(int argc, const char* const* argv, RunParts parts) noexcept {
-  const IgnoredSignals ignored;
+  // A closed output or a file at its size limit then causes a write error instead of killing the
+  // program before it saves its state.
+  const auto before_pipe = std::signal(SIGPIPE, SIG_IGN);
+  const auto before_size = std::signal(SIGXFSZ, SIG_IGN);
   // run_main catches the exceptions of its body.
   // cppcheck-suppress throwInNoexceptFunction
-  return run_main(argc, argv, [&](const Arguments& arguments) {
+  const int status = run_main(argc, argv, [&](const Arguments& arguments) {
     const std::filesystem::path path = argc > 0 ? argv[0] : "program";
-    configure_and_train(path.filename().string(), parts, arguments);
+    RunSettings settings = parts.program.defaults;
+    CommandLine command_line(path.filename().string(), parts.program.description + kSeeOptions);
+    add_options(command_line, settings);
+    parts.add_model_and_data_options(command_line);
+    if (parts.program.add_options) parts.program.add_options(command_line);
+    if (!command_line.parse(arguments)) return;
+    check_together(settings, parts.program.defaults);
+    try {
+      train(parts, settings, command_line.config());
+    } catch (const OptionError& error) {
+      throw UsageError(error.what());
+    }
   });
+  std::signal(SIGPIPE, before_pipe);
+  std::signal(SIGXFSZ, before_size);
+  return status;
 }
 
 }  // namespace linkboy::cli::detail

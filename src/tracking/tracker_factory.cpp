@@ -28,35 +28,21 @@ struct FileOptions {
 template <class T>
 Trackers::Entry file_tracker(const char* name) {
   using Options = FileOptions<typename T::Options>;
-  return Trackers::entry<Options>(
-      name, [](const Options& chosen) { return make<T>(*chosen.path, chosen.options); },
+  return Trackers::entry<T>(
+      name, [](const Options& chosen) { return make<T>(chosen.path, chosen.options); },
       Options{.path = ""});
-}
-
-template <class T>
-Trackers::Entry folder_tracker(const char* name) {
-  return Trackers::entry<typename T::Options>(
-      name, [](const typename T::Options& chosen) { return make<T>(chosen); });
-}
-
-const Trackers& trackers() {
-  static const Trackers all("tracker", {
-                                           file_tracker<CsvTracker>("csv"),
-                                           file_tracker<HtmlReport>("html-report"),
-                                           file_tracker<JsonLinesTracker>("json-lines"),
-                                           folder_tracker<TensorBoardTracker>("tensorboard"),
-                                       });
-  return all;
 }
 
 }  // namespace
 
-std::shared_ptr<Tracker> make_tracker(const std::string& name, const TextSettings& settings) {
-  return trackers().make(name, settings);
+const Trackers& tracker_factory() {
+  static const Trackers all("tracker", {
+                                           file_tracker<CsvTracker>("csv"),
+                                           file_tracker<HtmlReport>("html-report"),
+                                           file_tracker<JsonLinesTracker>("json-lines"),
+                                           Trackers::of<TensorBoardTracker>("tensorboard"),
+                                       });
+  return all;
 }
-
-std::vector<std::string> tracker_names() { return trackers().names(); }
-
-TextSettings tracker_options(const std::string& name) { return trackers().find(name).options; }
 
 }  // namespace linkboy

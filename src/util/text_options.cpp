@@ -80,12 +80,6 @@ std::string duration_to_text(std::chrono::nanoseconds duration) {
   return std::to_string(count / unit->nanoseconds) + unit->name;
 }
 
-std::string list_fields(const std::string& name, const TextSettings& fields) {
-  std::string text = name + "\n";
-  for (const auto& [key, value] : fields) text += "    " + key + "=" + value + "\n";
-  return text;
-}
-
 void check_keys(const std::string& owner, const TextSettings& fields,
                 const TextSettings& settings) {
   for (auto setting = settings.begin(); setting != settings.end(); ++setting) {

@@ -2,7 +2,7 @@
 
 #include <torch/torch.h>
 
-#include <linkboy/cli/logger.hpp>
+#include <linkboy/cli.hpp>
 #include <linkboy/linkboy.hpp>
 
 #include <algorithm>
@@ -46,6 +46,7 @@ extern std::shared_ptr<Net> net;
 extern std::shared_ptr<torch::optim::AdamW> optimizer;
 extern torch::nn::CrossEntropyLoss loss;
 extern linkboy::Dataset train;
+extern linkboy::cli::Arguments arguments;
 extern linkboy::Dataset test;
 extern linkboy::Dataset images;
 extern linkboy::Dataset rare;

@@ -95,23 +95,23 @@ TEST(Cifar10ShapesTest, RefusesOptionsThatTheFormatCannotHold) {
 }
 
 TEST(Cifar10RecipeTest, DropsALastBatchOfASingleImage) {
-  const Options options{.batch_size = 32};
   for (const auto& [count, is_left_out] :
        std::map<int64_t, bool>{{33, true}, {65, true}, {32, false}, {34, false}, {31, false}}) {
     const Images images{torch::empty({count, 3, 32, 32}, torch::kUInt8), torch::zeros(count)};
-    EXPECT_EQ(train_loader_options(options, images).drop_last, is_left_out) << count;
+    EXPECT_EQ(train_loader_options({.batch_size = 32}, images).drop_last, is_left_out) << count;
   }
 }
 
-TEST(Cifar10RecipeTest, TestsEachImageOnce) {
-  EXPECT_EQ(test_loader_options({}).even_batches, false);
+/// Returns the recipe that these arguments select.
+Recipe recipe_of(const linkboy::cli::Arguments& arguments) {
+  return read_recipe("program", "Does something.", arguments);
 }
 
 TEST(Cifar10RecipeTest, LearningRateFollowsACosineEpochByEpoch) {
-  const at::Tensor weight = torch::zeros(1, torch::requires_grad());
-  const auto optimizer = make_optimizer({weight}, {.lr = 0.2});
+  const auto settings = recipe_of({"--lr", "0.2"}).settings;
+  const auto optimizer = settings.make_optimizer({torch::zeros(1, torch::requires_grad())});
   const linkboy::RunConfig config{.num_epochs = 4, .num_updates_per_epoch = 3};
-  const auto scheduler = cosine_by_epoch()(*optimizer, config);
+  const auto scheduler = settings.make_scheduler_fn()(*optimizer, config);
   for (int64_t update = 0; update < 12; ++update) {
     const int64_t epoch = update / 3;
     EXPECT_NEAR(scheduler->values_at(update).front(), 0.1 * (1.0 + std::cos(M_PI * epoch / 4.0)),
@@ -120,34 +120,22 @@ TEST(Cifar10RecipeTest, LearningRateFollowsACosineEpochByEpoch) {
 }
 
 TEST(Cifar10RecipeTest, DefaultsAreThoseOfTheTutorial) {
-  const auto options = parse_options("program", "Does something.", {});
-  ASSERT_TRUE(options.has_value());
-  EXPECT_EQ(options->depth, 34);
-  EXPECT_EQ(options->epochs, 200);
-  EXPECT_EQ(options->batch_size, 128);
-  EXPECT_EQ(options->lr, 0.1);
-  const auto optimizer = make_optimizer({torch::zeros(1)}, *options);
+  const auto recipe = recipe_of({});
+  EXPECT_EQ(recipe.depth, 34);
+  EXPECT_EQ(recipe.settings.train.num_epochs, 200);
+  EXPECT_EQ(recipe.settings.train_dataloader.batch_size, 128);
+  EXPECT_EQ(recipe.settings.eval_dataloader.even_batches, false) << "each image is tested once";
+  const auto optimizer = recipe.settings.make_optimizer({torch::zeros(1)});
   const auto& sgd = static_cast<const torch::optim::SGDOptions&>(optimizer->defaults());
+  EXPECT_EQ(sgd.lr(), 0.1);
   EXPECT_EQ(sgd.momentum(), 0.9);
   EXPECT_EQ(sgd.weight_decay(), 5e-4);
 }
 
 TEST(Cifar10RecipeTest, RefusesInvalidOptions) {
-  const auto parse = [](const char* name, const char* value) {
-    parse_options("program", "Does something.", {name, value});
-  };
-  EXPECT_ERROR(parse("--depth", "50"), "must be 18 or 34");
-  EXPECT_ERROR(parse("--batch-size", "1"), "must be 2 to");
-  EXPECT_ERROR(parse("--epochs", "0"), "must be 1 to");
-  EXPECT_ERROR(parse("--max-updates", "0"), "must be 1 to");
-  EXPECT_ERROR(parse("--test-interval", "0"), "must be at least 1");
-  EXPECT_ERROR(parse("--precision", "fp8"), "must be one of auto, no, bf16, fp16");
-}
-
-TEST(Cifar10RecipeTest, ReducesPrecisionByDefaultOnlyWhereItIsFast) {
-  EXPECT_EQ((Options{.device = "cpu"}).accelerator().precision, linkboy::Precision::fp32);
-  EXPECT_EQ((Options{.device = "cpu", .precision = "bf16"}).accelerator().precision,
-            linkboy::Precision::bf16);
+  EXPECT_ERROR(recipe_of({"--depth", "50"}), "must be 18 or 34");
+  EXPECT_ERROR(recipe_of({"--test-interval", "0"}), "must be at least 1");
+  EXPECT_ERROR(recipe_of({"--precision", "fp8"}), "must be one of fp32, bf16, fp16");
 }
 
 }  // namespace

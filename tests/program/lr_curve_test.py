@@ -14,7 +14,7 @@ import unittest_main  # noqa: E402
 PROGRAM = None
 SCHEDULERS = """step multi-step constant linear exponential polynomial cosine cosine-restarts tanh
 one-cycle cyclic inverse-sqrt wsd plateau""".split()
-REQUIRED = {"multi-step": "milestones=200,700", "exponential": "gamma=0.99"}
+REQUIRED = {"multi-step": ":milestones=200,700", "exponential": ":gamma=0.99"}
 
 
 def run(*arguments):
@@ -33,8 +33,7 @@ class LrCurveTest(programs.ProgramTest):
         for name in SCHEDULERS:
             with self.subTest(name=name):
                 svg = self.path / f"{name}.svg"
-                done = run(*programs.arguments_of(
-                    {"scheduler": name, "svg": svg, "scheduler-option": REQUIRED.get(name)}))
+                done = run("--scheduler", name + REQUIRED.get(name, ""), "--svg", svg)
                 self.assertEqual((done.status, done.error), (0, ""))
                 self.assertRegex(done.output.splitlines()[-1], r"^lr: first .*, last ")
                 root = ElementTree.parse(svg).getroot()
@@ -44,19 +43,18 @@ class LrCurveTest(programs.ProgramTest):
 
     def test_the_chart_falls_with_the_schedule(self):
         done = run(*programs.arguments_of({
-            "scheduler": "linear", "scheduler-option": ["start_factor=1", "end_factor=0", "num_updates=3"],
-            "width": 4, "height": 4, "epochs": 1, "updates-per-epoch": 4, "lr": 1}))
+            "scheduler": "linear:start_factor=1,end_factor=0", "scheduler.num_updates": 3, "width": 4, "height": 4, "epochs": 1, "updates-per-epoch": 4, "lr": 1}))
         self.assertEqual(done.output.splitlines()[1:5],
                          ["         1 |*", "           | *", "           |  *", "         0 |   *"], done.output)
 
     def test_invalid_arguments_are_wrong_usage(self):
         for arguments, message in (
-            (["--scheduler", "stepp"], "one of step, multi-step,"),
+            (["--scheduler", "stepp"], "there are step, multi-step,"),
             (["--scheduler", "multi-step"], "multi-step's milestones is missing"),
-            (["--scheduler", "step", "--scheduler-option", "gamma=0"], "gamma is 0"),
-            (["--scheduler", "step", "--scheduler-option", "x=0"], "it has step_size, gamma"),
+            (["--scheduler", "step:gamma=0"], "gamma is 0"),
+            (["--scheduler", "step:x=0"], "it has step_size, gamma"),
             (["--width", "1"], "2 to 1000"),
-            (["--scheduler", "exponential", "--scheduler-option", "gamma=10"],
+            (["--scheduler", "exponential:gamma=10"],
              "the schedule returns lr = inf for update 310"),
             (["--epochs", "9223372036854775807", "--updates-per-epoch", "2"],
              "9223372036854775807 epochs of 2 updates are more than"),

@@ -89,7 +89,7 @@ inline CallbackList callbacks_of(const Combination& chosen, const std::filesyste
          {"terminate-on-nan", "stop-on-signal", "log-metrics", "print-progress", "model-summary"}) {
       list.push_back(make_callback(name));
     }
-    list.push_back(make_callback("time-limit", {{"minutes", "60"}}));
+    list.push_back(make_callback("time-limit", {{"max_time", "60min"}}));
     list.push_back(make_callback("progress-bar", {{"mode", "none"}}));
   }
   if (chosen.has("measurements")) {

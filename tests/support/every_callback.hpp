@@ -36,7 +36,7 @@ inline std::vector<EveryCallback> every_callback() {
   // Options that a callback requires, or without which it does nothing in a short run.
   const auto settings_for = [](const std::string& name, const path& folder) -> TextSettings {
     const std::map<std::string, TextSettings> all{
-        {"time-limit", {{"minutes", "60"}}},
+        {"time-limit", {{"max_time", "60min"}}},
         {"limit-batches", {{"num_train_batches", "2"}, {"num_eval_batches", "1"}}},
         {"model-ema", {{"decay", "0.9"}, {"path", folder / "ema.pt"}}},
         {"stochastic-weight-averaging", {{"start_after", "num_updates_per_epoch"}}},

@@ -34,7 +34,7 @@ struct Options {
   int64_t updates = 600;
   int64_t batch_size = 16;
   double lr = 3e-3;
-  std::string precision = "no";
+  linkboy::Precision precision = linkboy::Precision::fp32;
   uint64_t seed = 0;
   GptOptions model;
   int64_t sample_bytes = 500;
@@ -140,8 +140,7 @@ void run(const Options& options) {
   }
   GptTrainer trainer(
       gpt, nullptr, optimizer,
-      {.callbacks = std::move(callbacks),
-       .accelerator = {.precision = linkboy::from_text<linkboy::Precision>(options.precision)}});
+      {.callbacks = std::move(callbacks), .accelerator = {.precision = options.precision}});
   const linkboy::TrainResult result = trainer.train(make_train_options(options, corpus));
   LINKBOY_CHECK(result.reason != linkboy::StopReason::nan, "the loss became NaN or infinite after ",
                 result.num_updates, " updates. Lower --lr.");
@@ -163,8 +162,7 @@ std::optional<Options> parse_options(const linkboy::cli::Arguments& arguments) {
       .add("batch-size", "N", &options.batch_size, "Pieces of text per update.",
            cli::in_range(1, kMost))
       .add("lr", "X", &options.lr, "Peak learning rate.", cli::not_negative())
-      .add_choice("precision", &options.precision, {"no", "bf16", "fp16"},
-                  "Mixed precision of the model.")
+      .add("precision", "fp32|bf16|fp16", &options.precision, "Mixed precision of the model.")
       .add("seed", "N", &options.seed, "Seed of the weights, the order of pieces and the sample.");
   command_line.add_group("Model")
       .add("length", "N", &options.model.length, "Length of the context in bytes.",

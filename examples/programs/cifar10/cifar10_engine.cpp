@@ -12,6 +12,7 @@
 #include <linkboy/error.hpp>
 #include <linkboy/metrics/classification.hpp>
 #include <linkboy/metrics/mean.hpp>
+#include <linkboy/scheduler.hpp>
 #include <linkboy/vision/resnet.hpp>
 
 #include "recipe.hpp"
@@ -51,29 +52,29 @@ double test(linkboy::Engine& engine, linkboy::DataLoader& loader) {
   return accuracy.compute(engine.accelerator().process_group()).item<double>();
 }
 
-void run(const Options& options) {
-  linkboy::Accelerator::set_seed(options.seed);
-  const Images train_images = read_images(options.data, linkboy::vision::Split::train);
-  linkboy::vision::ResNet model(options.depth,
+void run(const Recipe& recipe) {
+  const linkboy::cli::EngineSettings& settings = recipe.settings;
+  linkboy::Accelerator::set_seed(settings.seed);
+  const Images train_images = read_images(recipe.data, linkboy::vision::Split::train);
+  linkboy::DataLoaderOptions test_options = settings.eval_dataloader;
+  test_options.transform = normalise_pixels();
+  linkboy::vision::ResNet model(recipe.depth,
                                 linkboy::vision::ResNetOptions{.num_classes = kNumClasses});
   auto [engine, train_loader, test_loader, scheduler] = linkboy::initialize(
-      model, make_optimizer(model->parameters(), options), torch::nn::CrossEntropyLoss(),
-      make_loader(train_images, train_loader_options(options, train_images)),
-      make_loader(read_images(options.data, linkboy::vision::Split::test),
-                  test_loader_options(options)),
-      cosine_by_epoch(),
-      {.num_epochs = options.epochs,
-       .max_num_updates = options.max_updates,
-       .accelerator = options.accelerator()});
+      model, settings.make_optimizer(model->parameters()), torch::nn::CrossEntropyLoss(),
+      make_loader(train_images, train_loader_options(settings.train_dataloader, train_images)),
+      make_loader(read_images(recipe.data, linkboy::vision::Split::test), test_options),
+      settings.make_scheduler_fn(), settings.train);
 
   double accuracy = 0.0;
   for (int64_t epoch = 1; engine.has_updates_left(); ++epoch) {
-    const double lr = scheduler->values_at(scheduler->num_updates()).front();
+    const double lr =
+        linkboy::get_param_group_field(engine.optimizer(), linkboy::ParamGroupField::lr).front();
     const double loss = train_epoch(engine, *train_loader, epoch);
     LINKBOY_CHECK(std::isfinite(loss), "the loss became NaN or infinite in epoch ", epoch,
                   ". Lower --lr.");
     std::string line = fmt::format("epoch {}: train loss {:.4f}, lr {:.4g}", epoch, loss, lr);
-    if (epoch % options.test_interval == 0 || !engine.has_updates_left()) {
+    if (epoch % recipe.test_interval == 0 || !engine.has_updates_left()) {
       accuracy = test(engine, *test_loader);
       line += fmt::format(", test accuracy {:.4f}", accuracy);
     }
@@ -87,10 +88,9 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments& arguments) {
-    const auto options = cifar10::parse_options(
+    cifar10::run(cifar10::read_recipe(
         "cifar10_engine",
         "Trains a ResNet on CIFAR-10 in a hand-written loop with linkboy's Engine, and tests it.",
-        arguments);
-    if (options) cifar10::run(*options);
+        arguments));
   });
 }

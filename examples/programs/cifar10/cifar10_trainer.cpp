@@ -25,33 +25,35 @@ void exit_like(const linkboy::StopOnSignal& stop_on_signal) {
   }
 }
 
-void run(const Options& options) {
-  linkboy::Accelerator::set_seed(options.seed);
-  const Images train = read_images(options.data, linkboy::vision::Split::train);
-  const Images test = read_images(options.data, linkboy::vision::Split::test);
+void run(const Recipe& recipe) {
+  const linkboy::cli::EngineSettings& settings = recipe.settings;
+  linkboy::Accelerator::set_seed(settings.seed);
+  const Images train = read_images(recipe.data, linkboy::vision::Split::train);
+  const Images test = read_images(recipe.data, linkboy::vision::Split::test);
+  linkboy::DataLoaderOptions test_options = settings.eval_dataloader;
+  test_options.transform = normalise_pixels();
 
-  linkboy::vision::ResNet model(options.depth,
+  linkboy::vision::ResNet model(recipe.depth,
                                 linkboy::vision::ResNetOptions{.num_classes = kNumClasses});
   auto stop_on_signal = linkboy::stop_on_signal();
 
   // The default callbacks show the progress, and print the loss and all other recorded metrics
   // after each epoch.
   linkboy::Trainer trainer(
-      model, torch::nn::CrossEntropyLoss(), make_optimizer(model->parameters(), options),
+      model, torch::nn::CrossEntropyLoss(), settings.make_optimizer(model->parameters()),
       {.metrics = {{"accuracy", linkboy::accuracy({.num_classes = kNumClasses})}},
        .callbacks = {linkboy::learning_rate_monitor(), linkboy::memory_monitor(), stop_on_signal},
-       .accelerator = options.accelerator()});
+       .accelerator = settings.train.accelerator});
 
-  const linkboy::TrainResult result =
-      trainer.train({.train_dataset = linkboy::TensorDataset(train.images, train.labels),
-                     .num_epochs = options.epochs,
-                     .eval_dataset = linkboy::TensorDataset(test.images, test.labels),
-                     .per_device_batch_size = options.batch_size,
-                     .max_num_updates = options.max_updates,
-                     .create_scheduler_fn = cosine_by_epoch(),
-                     .train_dataloader_options = train_loader_options(options, train),
-                     .eval_dataloader_options = test_loader_options(options),
-                     .evaluate_every_n_epochs = options.test_interval});
+  const linkboy::TrainResult result = trainer.train(
+      {.train_dataset = linkboy::TensorDataset(train.images, train.labels),
+       .num_epochs = settings.train.num_epochs.value(),
+       .eval_dataset = linkboy::TensorDataset(test.images, test.labels),
+       .max_num_updates = settings.train.max_num_updates,
+       .create_scheduler_fn = settings.make_scheduler_fn(),
+       .train_dataloader_options = train_loader_options(settings.train_dataloader, train),
+       .eval_dataloader_options = test_options,
+       .evaluate_every_n_epochs = recipe.test_interval});
 
   LINKBOY_CHECK(result.reason != linkboy::StopReason::nan, "the loss became NaN or infinite after ",
                 result.num_updates, " updates. Lower --lr.");
@@ -69,9 +71,8 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments& arguments) {
-    const auto options = cifar10::parse_options(
+    cifar10::run(cifar10::read_recipe(
         "cifar10_trainer", "Trains a ResNet on CIFAR-10 with linkboy's Trainer, and tests it.",
-        arguments);
-    if (options) cifar10::run(*options);
+        arguments));
   });
 }

@@ -8,6 +8,10 @@
 #include <linkboy/checkpoint/checkpoint.hpp>
 #include <linkboy/cli/run.hpp>
 #include <linkboy/data/image_transforms.hpp>
+#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/run/optimizers.hpp>
+#include <linkboy/run/placeholders.hpp>
+#include <linkboy/schedulers/curves.hpp>
 
 #include "idx.hpp"
 #include "models.hpp"
@@ -67,11 +71,12 @@ cli::RunSettings make_defaults() {
   defaults.train.num_epochs = 5;
   defaults.train.per_device_batch_size = 128;
   defaults.eval_dataloader.batch_size = 1000;
-  defaults.optimizer = {"adamw", {{"lr", "0.003"}}};
+  defaults.optimizer = linkboy::adamw({.lr = 0.003});
   // Warms up for half an epoch, but for at most half of the run.
-  defaults.scheduler = {"cosine",
-                        {{"warmup_updates", "min(0.5 * num_updates_per_epoch, num_updates / 2)"}}};
-  defaults.metrics = {{"accuracy", {{"num_classes", std::to_string(kNumClasses)}}}};
+  using namespace linkboy::placeholders;
+  defaults.scheduler =
+      linkboy::cosine({.warmup_updates = min(0.5 * num_updates_per_epoch, num_updates / 2)});
+  defaults.metrics = {linkboy::accuracy({.num_classes = kNumClasses})};
   defaults.track_run.name = "fashion_mnist";
   defaults.checkpoint = "fashion_mnist.pt";
   return defaults;

@@ -10,6 +10,7 @@
 #include <linkboy/cli.hpp>
 #include <linkboy/error.hpp>
 #include <linkboy/run/run_config.hpp>
+#include <linkboy/schedulers/curves.hpp>
 #include <linkboy/schedulers/scheduler_factory.hpp>
 
 #include "chart.hpp"
@@ -21,8 +22,7 @@ namespace {
 namespace cli = linkboy::cli;
 
 struct Options {
-  std::string scheduler = "cosine";
-  std::vector<std::string> scheduler_options;
+  cli::NamedSettings scheduler = linkboy::cosine();
   double lr = 0.1;
   double weight_decay = 0.01;
   int64_t epochs = 10;
@@ -35,17 +35,13 @@ struct Options {
 std::optional<Options> parse_options(const cli::Arguments& arguments) {
   constexpr int64_t kMaxWidth = 1000;
   Options options;
-  bool list_schedulers = false;
   cli::CommandLine command_line("lr_curve",
                                 "Draws a chart of a schedule's values, update by update.\n"
                                 "Exit status: 0 success, 1 error, 2 usage error.");
   command_line.add_group("Schedule")
-      .add_choice("scheduler", &options.scheduler, linkboy::scheduler_names(),
-                  "The schedule. A plateau schedule stays constant here, since it needs metrics.")
-      .add_list("scheduler-option", "KEY=VALUE", &options.scheduler_options,
-                "An option of the scheduler; may be given several times.")
-      .add_switch("list-schedulers", &list_schedulers,
-                  "Prints the schedulers with their options and defaults, and exits.")
+      .add_named("scheduler", &options.scheduler,
+                 {linkboy::scheduler_names(), linkboy::scheduler_options},
+                 "The schedule. A plateau schedule stays constant here, since it needs metrics.")
       .add("lr", "X", &options.lr, "Base learning rate.", cli::not_negative())
       .add("weight-decay", "X", &options.weight_decay, "Base weight decay, for field=weight_decay.",
            cli::not_negative())
@@ -57,11 +53,7 @@ std::optional<Options> parse_options(const cli::Arguments& arguments) {
       .add("width", "N", &options.width, "Columns of the chart.", cli::in_range(2, kMaxWidth))
       .add("height", "N", &options.height, "Lines of the chart.", cli::in_range(2, kMaxWidth));
   if (!command_line.parse(arguments)) return std::nullopt;
-  if (!list_schedulers) return options;
-  for (const std::string& name : linkboy::scheduler_names()) {
-    std::printf("%s", linkboy::list_fields(name, linkboy::scheduler_options(name)).c_str());
-  }
-  return std::nullopt;
+  return options;
 }
 
 void run(const Options& options) {
@@ -80,18 +72,17 @@ void run(const Options& options) {
   config.max_num_updates = options.epochs * options.updates_per_epoch;
   config.num_train_batches_per_epoch = options.updates_per_epoch;
 
-  const auto settings = cli::split_settings("scheduler-option", options.scheduler_options);
   std::vector<Curve> curves;
   try {
-    const auto scheduler =
-        linkboy::make_scheduler_fn(options.scheduler, settings)(optimizer, config);
+    const auto& [name, settings] = options.scheduler;
+    const auto scheduler = linkboy::make_scheduler_fn(name, settings)(optimizer, config);
     curves = sample(*scheduler, config.max_num_updates);
   } catch (const linkboy::Error& error) {
     throw cli::UsageError(error.what());
   }
   if (options.svg) {
     std::ofstream file(*options.svg);
-    file << svg_chart(curves, options.scheduler);
+    file << svg_chart(curves, options.scheduler.name);
     file.close();
     LINKBOY_CHECK(file, "cannot write ", *options.svg, ". Check the folder and the free space.");
   }

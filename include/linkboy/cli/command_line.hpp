@@ -7,7 +7,6 @@
 #include <functional>
 #include <iosfwd>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -16,6 +15,7 @@
 
 #include "linkboy/error.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/util/make.hpp"
 #include "linkboy/util/text_options.hpp"
 
 /// Command lines for programs. This header belongs to the library `linkboy::cli`, which needs
@@ -59,11 +59,6 @@ using Arguments = std::vector<std::string>;
 LINKBOY_API int run_main(int argc, const char* const* argv,
                          const std::function<void(const Arguments&)>& body) noexcept;
 
-/// Splits "key=value" texts, the values of the option `name`, at their first '='.
-/// @throws UsageError if a text does not have an '=' or a key.
-LINKBOY_API TextSettings split_settings(const std::string& name,
-                                        const std::vector<std::string>& texts);
-
 /// Returns a check for values of at least `minimum`. A check for `OptionGroup::add` is a function
 /// that returns an empty string for an accepted value, and otherwise a description of the accepted
 /// values. Except for `any_value`, no check accepts NaN.
@@ -100,9 +95,20 @@ inline auto any_value() {
 /// from its defaults.
 struct LINKBOY_API NamedSettings {
   /// Name of the object: "early-stopping".
-  std::string name{};
+  std::string name;
   /// Options that differ from the defaults: {"patience", "3"}.
-  TextSettings settings{};
+  TextSettings settings;
+
+  /// Constructs settings without a name.
+  NamedSettings() = default;
+  /// Stores a name and settings.
+  NamedSettings(std::string its_name, TextSettings its_settings)
+      : name(std::move(its_name)), settings(std::move(its_settings)) {}
+  /// Converts an object of linkboy, or a function that creates one: `adamw({.lr = 0.01})`,
+  /// `early_stopping({.patience = 3})`. Options that `docs/options.md` marks "not as text" get
+  /// their defaults.
+  /// @throws OptionError if the object does not have a name in text.
+  NamedSettings(const Recipe& recipe);  // NOLINT(google-explicit-constructor)
 
   /// Parses "early-stopping:patience=3,min_delta=0.1" or the JSON object
   /// `{"name": "early-stopping", "patience": 3}`. A comma within a value does not separate options:
@@ -137,16 +143,6 @@ struct FieldHelp {
   std::string_view text;
 };
 
-/// Returns the help texts that `Options::kFieldHelp` lists; none if there is no such member.
-template <class Options>
-constexpr std::span<const FieldHelp> field_help() {
-  if constexpr (requires { Options::kFieldHelp; }) {
-    return Options::kFieldHelp;
-  } else {
-    return {};
-  }
-}
-
 /// A group of options under one heading of `--help`.
 class LINKBOY_API OptionGroup {
  public:
@@ -162,59 +158,53 @@ class LINKBOY_API OptionGroup {
   template <class T, class Check = decltype(any_value())>
   OptionGroup& add(std::string name, std::string value_name, T* target, std::string help,
                    Check check = {}) {
+    const auto assign = [target, check](const std::string& text) {
+      T value = from_text<T>(text);
+      std::string allowed;
+      if constexpr (requires { value.has_value(); }) {
+        if (value) allowed = check(*value);
+      } else {
+        allowed = check(value);
+      }
+      LINKBOY_CHECK(allowed.empty(), "it must be ", allowed);
+      *target = std::move(value);
+    };
     return add_option({.name = std::move(name),
                        .value_name = std::move(value_name),
                        .default_text = to_text(*target),
                        .help = std::move(help),
-                       .assign = assign_to<T>(target, check),
-                       .values = text_of(target)});
-  }
-
-  /// Adds an option without a default.
-  template <class T, class Check = decltype(any_value())>
-  OptionGroup& add(std::string name, std::string value_name, std::optional<T>* target,
-                   std::string help, Check check = {}) {
-    return add_option({.name = std::move(name),
-                       .value_name = std::move(value_name),
-                       .help = std::move(help),
-                       .assign = assign_to<T>(target, check),
-                       .values = text_of(target)});
+                       .assign = assign,
+                       .values = [target] { return std::vector{to_text(*target)}; }});
   }
 
   /// Adds an option `--PREFIX.FIELD` for each of the LINKBOY_FIELDS of `*options`, or `--FIELD` if
   /// `prefix` is empty. In a JSON config file, the fields are the members of an object PREFIX.
-  /// @param options  Must outlive the CommandLine; only `CommandLine::parse` changes it.
-  /// @param help  Help texts of the fields.
-  /// @throws OptionError if `help` names a field that does not exist.
+  /// @param options  Must outlive the CommandLine; only `CommandLine::parse` changes it. Its type
+  ///        can list the help texts of its fields; see FieldHelp.
   template <class Options>
-  OptionGroup& add_fields(const std::string& prefix, Options* options,
-                          std::span<const FieldHelp> help = field_help<Options>()) {
+  OptionGroup& add_fields(const std::string& prefix, Options* options) {
     options->visit_fields([&](std::string_view field, auto& value) {
       using Value = std::remove_reference_t<decltype(value)>;
-      add_option({.name = field_name(prefix, field),
-                  .value_name = value_name_of<Value>(),
-                  .default_text = to_text(value),
-                  .assign = [&value](const std::string& text) { value = from_text<Value>(text); },
-                  .values = text_of(&value)});
+      std::string help;
+      if constexpr (requires { Options::kFieldHelp; }) {
+        for (const FieldHelp& of_field : Options::kFieldHelp) {
+          if (of_field.field == field) help = of_field.text;
+        }
+      }
+      add((prefix.empty() ? "" : prefix + ".") + std::string(field), value_name_of<Value>(), &value,
+          std::move(help));
     });
-    describe_fields(prefix, help);
     return *this;
   }
 
-  /// Adds an option `--name NAME[:KEY=VALUE,...]`; `--name.KEY VALUE` sets one option of the named
-  /// object. In a JSON config file, it is an object: `{"name": "sgd", "lr": 0.1}`. `parse` throws
-  /// UsageError for a name or a key that is not among the choices.
-  /// @{
-  OptionGroup& add_named(std::string name, NamedSettings* target, NamedChoices choices,
-                         std::string help);
-  /// Also accepts "none", which resets the target.
-  OptionGroup& add_named(std::string name, std::optional<NamedSettings>* target,
-                         NamedChoices choices, std::string help);
-  /// The option may be given several times; the order is preserved. In a JSON config file, it is an
-  /// array.
-  OptionGroup& add_named_list(std::string name, std::vector<NamedSettings>* target,
-                              NamedChoices choices, std::string help);
-  /// @}
+  /// Adds an option `--name NAME[:KEY=VALUE,...]`. `parse` throws UsageError for a name or a key
+  /// that is not among the choices.
+  /// @param target  NamedSettings, or an optional, which "none" resets: `--name.KEY VALUE` sets one
+  ///        option of the object, which is an object in a JSON config file as well:
+  ///        `{"name": "sgd", "lr": 0.1}`. For a std::vector of NamedSettings, the option may be
+  ///        given several times; in a JSON config file, it is an array.
+  template <class Target>
+  OptionGroup& add_named(std::string name, Target* target, NamedChoices choices, std::string help);
 
   /// Adds an option `--name` without a value, which sets `target` to true. In a config file, write
   /// `name=true`.
@@ -225,10 +215,6 @@ class LINKBOY_API OptionGroup {
   OptionGroup& add_list(std::string name, std::string value_name, std::vector<std::string>* target,
                         std::string help);
 
-  /// Adds an option that accepts one of `choices`.
-  OptionGroup& add_choice(std::string name, std::string* target, std::vector<std::string> choices,
-                          std::string help);
-
  private:
   friend class CommandLine;
 
@@ -237,6 +223,7 @@ class LINKBOY_API OptionGroup {
     std::string value_name{};
     std::string default_text{};
     std::string help{};
+    bool is_general = false;  // of the CommandLine itself
     bool is_switch = false;
     bool is_list = false;
     bool is_named = false;
@@ -247,33 +234,14 @@ class LINKBOY_API OptionGroup {
     std::function<void(const std::string& key, const std::string& text)> assign_key{};
     /// Clears the target of a list, before its first item.
     std::function<void()> clear{};
-    /// Returns the target's current value: one text, or several for lists. If the option is named,
-    /// they are JSON objects with all options.
+    /// Returns the target's current value: one text, or any number for lists. If the option is
+    /// named, they are JSON objects with all options.
     std::function<std::vector<std::string>()> values{};
     /// Throws if the named object does not exist.
     std::function<void()> check = [] {};
     /// Lists the accepted names with their options and defaults.
     std::function<std::string()> choices{};
   };
-
-  template <class T>
-  static auto text_of(const T* target) {
-    return [target] { return std::vector<std::string>{to_text(*target)}; };
-  }
-
-  template <class T>
-  static auto assign_to(auto* target, auto check) {
-    return [=](const std::string& text) {
-      auto value = from_text<T>(text);
-      const std::string allowed = check(value);
-      LINKBOY_CHECK(allowed.empty(), "it must be ", allowed);
-      *target = std::move(value);
-    };
-  }
-
-  static std::string field_name(const std::string& prefix, std::string_view field) {
-    return prefix.empty() ? std::string(field) : prefix + "." + std::string(field);
-  }
 
   /// The placeholder for a value in `--help`: "N", "PATH", "true|false", "fp32|bf16|fp16".
   template <class Value>
@@ -300,7 +268,6 @@ class LINKBOY_API OptionGroup {
   }
 
   static std::string alternatives(std::string_view names);
-  void describe_fields(const std::string& prefix, std::span<const FieldHelp> help);
   OptionGroup& add_option(Option option);
 
   std::string title_;
@@ -309,12 +276,11 @@ class LINKBOY_API OptionGroup {
 
 /// The options that a program accepts, on the command line and in the `--config` file.
 ///
-/// A config file has one `name=value` per line, without dashes. Blank lines and comments are
-/// skipped; a comment begins with `#` at the start of a line or after a space. The file may also be
-/// a JSON object: `{"epochs": 7, "callbacks": ["time-limit:minutes=5"]}`. The name of a nested
-/// object is a prefix of the names in it: `{"train": {"num_epochs": 7}}` sets `train.num_epochs`.
-/// The command line overrides the file. `--help`, `--config` and `--print-config` always exist, and
-/// `--list` exists if an option was added with `add_named` or `add_named_list`.
+/// A config file is a JSON object: `{"epochs": 7, "callbacks": ["time-limit:max_time=5min"]}`. The
+/// name of a nested object is a prefix of the names in it: `{"train": {"num_epochs": 7}}` sets
+/// `train.num_epochs`. The file may also have one `name=value` per line, with comments after `#`,
+/// as Boost.Program_options reads it. The command line overrides the file. `--help`, `--config` and
+/// `--print-config` always exist, and `--list` exists if an option was added with `add_named`.
 ///
 /// The last parts of an option's name, as in `--num_epochs 7`, are sufficient if no other name ends
 /// with them. `-` and `_` are equivalent.
@@ -341,7 +307,7 @@ class LINKBOY_API CommandLine {
   /// @throws UsageError if an option is unknown (the message suggests the closest one), is given
   ///         twice (except for lists), lacks its value or has an invalid one; if the config file
   ///         cannot be read, has a line that is not `name=value`, or is not valid JSON. Messages
-  ///         about a line of the config file begin with FILE:LINE.
+  ///         about the config file begin with its path.
   [[nodiscard]] bool parse(const Arguments& arguments, std::ostream& out);
   /// Like the other overload, but writes the text to standard output.
   [[nodiscard]] bool parse(const Arguments& arguments);
@@ -356,38 +322,26 @@ class LINKBOY_API CommandLine {
  private:
   using Option = OptionGroup::Option;
 
-  /// An option's value and its origin: "--lr" or "run.conf:3: lr".
-  struct Setting {
-    const Option* option;
-    std::string key;  // key of a named option; empty for the option itself
-    std::string text;
-    std::string origin;
-    bool is_empty_list = false;
-  };
-
-  /// An option, or a key of a named option.
-  struct Found {
+  /// A name that can be given, and its option, or the key of a named option.
+  struct Name {
+    std::string name;
     const Option* option = nullptr;
     std::string key{};
   };
 
-  /// Another name of an option, or of one of its keys.
-  struct Alias {
-    std::string alias;
-    std::string name;
+  /// An option's value and its origin: "--lr" or "run.json: lr".
+  struct Setting {
+    Name name;
+    std::optional<std::string> text;  // nullopt for an empty list
+    std::string origin;
   };
 
-  template <class Visit>
-  void for_each_option(const Visit& visit) const;
-  std::vector<std::string> names_ending_in(const std::string& name) const;
-  /// Finds an option by its full name, an alias, or an ending that no other name has. Otherwise,
-  /// the result does not contain an option.
-  Found find(const std::string& name) const;
-  /// Finds an option like the other overload.
-  /// @throws UsageError that begins with `shown` and suggests the closest option, if there is no
-  ///         such option.
-  Found find(const std::string& name, const std::string& shown, const std::string& dashes) const;
-  bool names_anything() const;
+  std::vector<Name> names(bool in_file) const;
+  std::vector<Name> find(std::string name, bool in_file) const;
+  Name find_one(const std::string& name, const std::string& place) const;
+  bool is_hidden(const Option& option) const;
+  static auto same_as(const Setting& setting);
+  static void check_unique(const std::vector<Setting>& settings);
   std::string list(const std::string& name) const;
   std::string help_of(const Option& option) const;
   std::vector<Setting> read_arguments(const Arguments& arguments) const;
@@ -399,7 +353,7 @@ class LINKBOY_API CommandLine {
   std::string program_;
   std::string description_;
   std::deque<OptionGroup> groups_;
-  std::vector<Alias> aliases_;
+  std::vector<std::pair<std::string, std::string>> aliases_;  // and the names that they stand for
   bool help_ = false;
   bool print_config_ = false;
   std::string list_;

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <c10/util/Metaprogramming.h>
+#include <c10/util/TypeList.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -32,17 +35,18 @@ struct RunSettings {
   /// Device, precision and process options. Nested structs also have options, such as
   /// `--accelerator.grad_scaler.init_scale` and `--accelerator.distributed.zero_stage`.
   AcceleratorOptions accelerator{};
-  /// The optimizer, as for `make_optimizer_fn`.
-  NamedSettings optimizer{.name = "adamw"};
-  /// The scheduler, as for `make_scheduler_fn`.
+  /// The optimizer, such as `adamw({.lr = 0.01})`.
+  NamedSettings optimizer{"adamw", {}};
+  /// The schedule, such as `cosine()`.
   std::optional<NamedSettings> scheduler{};
-  /// The callbacks, as for `make_callback`. A callback replaces the default callback of the same
-  /// name.
+  /// The callbacks, such as `early_stopping({.patience = 3})`. A callback replaces the default
+  /// callback of the same name.
   std::vector<NamedSettings> callbacks{};
-  /// Metrics to compute in every evaluation, as for `make_metric`. The additional key `as` sets the
-  /// name under which the value is recorded: `accuracy:num_classes=10,top_k=5,as=top5`.
+  /// Metrics to compute in every evaluation, such as `accuracy({.num_classes = 10})`. In text, the
+  /// additional key `as` sets the name under which the value is recorded:
+  /// `accuracy:num_classes=10,top_k=5,as=top5`.
   std::vector<NamedSettings> metrics{};
-  /// The trackers, as for `make_tracker`.
+  /// The trackers, such as `csv_tracker("run.csv")`.
   std::vector<NamedSettings> trackers{};
   /// Level of the printed messages, and the log file, whose path is relative to `output_dir`:
   /// `--log.file run.log`.
@@ -120,10 +124,11 @@ struct RunProgram {
   /// The loss function. May be empty if `make_trainer` creates a Trainer that computes its losses
   /// itself.
   LossFunction loss_function{};
-  /// Creates the Trainer. If it is empty, the program uses a plain `Trainer`.
+  /// Creates the Trainer.
   std::function<std::unique_ptr<Trainer>(Model, LossFunction,
                                          std::shared_ptr<torch::optim::Optimizer>, TrainerOptions)>
-      make_trainer{};
+      make_trainer =
+          [](auto... arguments) { return std::make_unique<Trainer>(std::move(arguments)...); };
   /// Adds the program's own options and aliases.
   std::function<void(CommandLine&)> add_options{};
   /// Returns the program's own callbacks. Called when the configuration is complete.
@@ -135,30 +140,10 @@ struct RunProgram {
 
 namespace detail {
 
-struct NoOptions {
-  void visit_fields(const auto&) {}
-};
-
-template <class R, class... A>
-struct Argument {
-  using Type = NoOptions;
-};
-template <class R, class A>
-struct Argument<R, A> {
-  using Type = std::remove_cvref_t<A>;
-};
-template <class R, class C, class... A>
-Argument<R, A...> argument_of(R (C::*)(A...) const);
-
-/// The argument type of a lambda or a function pointer with at most one argument.
+/// The type of the first parameter of a lambda or a function pointer.
 template <class F>
-struct ArgumentOf {
-  using Type = typename decltype(argument_of(&F::operator()))::Type;
-};
-template <class R, class... A>
-struct ArgumentOf<R (*)(A...)> {
-  using Type = typename Argument<R, A...>::Type;
-};
+using ArgumentOf = std::remove_cvref_t<c10::guts::typelist::head_with_default_t<
+    NoOptions, typename c10::guts::infer_function_traits_t<F>::parameter_types>>;
 
 template <class F, class Options>
 auto call_with(const F& function, const Options& options) {
@@ -200,7 +185,7 @@ LINKBOY_API int run(int argc, const char* const* argv, RunParts parts) noexcept;
 ///
 ///     ./train --model.width 128 --data.folder /data --train.num_epochs 8 --optimizer sgd:lr=0.1
 ///     ./train --scheduler cosine --metrics accuracy:num_classes=10
-///     ./train --callbacks time-limit:minutes=5
+///     ./train --callbacks time-limit:max_time=5min
 ///     ./train --print-config > run.json; ./train --config run.json --resume_from latest
 ///
 /// The LINKBOY_FIELDS of the arguments of `make_model` and `make_data` become options with the
@@ -219,8 +204,8 @@ LINKBOY_API int run(int argc, const char* const* argv, RunParts parts) noexcept;
 template <class MakeModel, class MakeData>
 int run(int argc, const char* const* argv, MakeModel make_model, MakeData make_data,
         RunProgram program = {}) {
-  auto model = std::make_shared<typename detail::ArgumentOf<MakeModel>::Type>();
-  auto data = std::make_shared<typename detail::ArgumentOf<MakeData>::Type>();
+  auto model = std::make_shared<detail::ArgumentOf<MakeModel>>();
+  auto data = std::make_shared<detail::ArgumentOf<MakeData>>();
   return detail::run(
       argc, argv,
       {.program = std::move(program),

@@ -1,5 +1,5 @@
-// Options as text, on a command line or in a config file: the fields of an options struct, the
-// conversion of their values to and from text, and the creation of objects by name.
+// Options as text, on a command line or in a config file: the fields of an options struct, and the
+// conversion of their values to and from text.
 
 #pragma once
 
@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -188,6 +187,12 @@ std::string to_text(const Value& value) {
   }
 }
 
+/// Whether an options struct has LINKBOY_FIELDS.
+template <class Options>
+concept HasFields = requires(Options options) {
+  options.visit_fields(0);
+};
+
 /// Returns the fields of `options`, in their order, with their values.
 template <class Options>
 TextSettings options_to_text(Options options) {
@@ -197,10 +202,6 @@ TextSettings options_to_text(Options options) {
   });
   return settings;
 }
-
-/// Returns NAME on one line, followed by one line per field with its value, for the `--list` of a
-/// program.
-LINKBOY_API std::string list_fields(const std::string& name, const TextSettings& fields);
 
 /// Checks the keys of `settings`.
 /// @throws OptionError if a key is not among `fields` (the message lists them) or occurs twice.
@@ -240,62 +241,5 @@ Options options_from_text(const std::string& owner, const TextSettings& settings
   }
   return options;
 }
-
-/// Creates objects of one kind by name, such as callbacks or schedulers.
-template <class Made>
-class NamedFactory {
- public:
-  /// A name, its options, and the function that creates its object.
-  struct Entry {
-    /// The name: "early-stopping".
-    std::string name;
-    /// The options with their defaults.
-    TextSettings options;
-    /// Creates the object. `owner` and `settings` are those of `options_from_text`.
-    std::function<Made(const std::string& owner, const TextSettings& settings)> make;
-  };
-
-  /// Returns an entry for an object that `make` creates from Options.
-  /// @param options  The values of options that the text does not set.
-  template <class Options, class Make>
-  static Entry entry(std::string name, Make make, Options options = {}) {
-    return {std::move(name), options_to_text(options),
-            [make, options](const std::string& owner, const TextSettings& settings) {
-              return make(options_from_text<Options>(owner, settings, options));
-            }};
-  }
-
-  /// @param kind  Description of the objects in errors: "callback".
-  NamedFactory(std::string kind, std::vector<Entry> entries)
-      : kind_(std::move(kind)), entries_(std::move(entries)) {}
-
-  /// Creates the object called `name`.
-  /// @throws OptionError if there is no such name; otherwise under the same conditions as
-  ///         `options_from_text`.
-  Made make(const std::string& name, const TextSettings& settings) const {
-    return find(name).make(kind_ + " " + name, settings);
-  }
-
-  /// Returns the names, in the order of the entries.
-  std::vector<std::string> names() const {
-    std::vector<std::string> names;
-    for (const Entry& entry : entries_) names.push_back(entry.name);
-    return names;
-  }
-
-  /// Returns the entry called `name`.
-  /// @throws OptionError that lists the names if there is no such entry.
-  const Entry& find(const std::string& name) const {
-    for (const Entry& entry : entries_) {
-      if (entry.name == name) return entry;
-    }
-    throw OptionError(c10::str("there is no ", kind_, " \"", name, "\"; there are ",
-                               c10::Join(", ", names()), "."));
-  }
-
- private:
-  std::string kind_;
-  std::vector<Entry> entries_;
-};
 
 }  // namespace linkboy

@@ -4,12 +4,23 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <chrono>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
 
+#include "linkboy/callbacks/early_stopping.hpp"
+#include "linkboy/callbacks/fast_dev_run.hpp"
+#include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/callbacks/memory_monitor.hpp"
+#include "linkboy/callbacks/time_limit.hpp"
+#include "linkboy/metrics/recall_score.hpp"
+#include "linkboy/run/optimizers.hpp"
+#include "linkboy/schedulers/curves.hpp"
+#include "linkboy/schedulers/timm_scheduler.hpp"
+#include "linkboy/tracking/csv_tracker.hpp"
 #include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"
 
 namespace linkboy::cli::command_line_test {
@@ -19,6 +30,11 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
+
+enum class Size { small, large };
+LINKBOY_ENUM_NAMES(Size, small, large)
+
+using Errors = std::vector<std::pair<Arguments, std::string>>;
 
 /// Has a command line with an option of each kind.
 struct CliTest : ::testing::Test {
@@ -32,7 +48,7 @@ struct CliTest : ::testing::Test {
         .add("seed", "N", &seed, "Seed.")
         .add_switch("no-shuffle", &no_shuffle, "Keeps the order.")
         .add_list("set", "KEY=VALUE", &set, "Settings.")
-        .add_choice("model", &model, {"mlp", "cnn"}, "The network.");
+        .add("size", "small|large", &size, "The network.");
     command_line.add_group("Output").add("save", "FILE", &save, "Where to write.");
   }
 
@@ -45,13 +61,18 @@ struct CliTest : ::testing::Test {
     return parse(arguments);
   }
 
-  void expect_error(const Arguments& arguments, const std::string& message) {
-    SCOPED_TRACE(::testing::PrintToString(arguments));
-    EXPECT_ERROR_AS(UsageError, parse(arguments), message);
+  void expect_errors(const Errors& errors) {
+    for (const auto& [arguments, message] : errors) {
+      SCOPED_TRACE(::testing::PrintToString(arguments));
+      EXPECT_ERROR_AS(UsageError, parse(arguments), message);
+    }
   }
-  void expect_config_error(const std::string& text, const std::string& message) {
-    SCOPED_TRACE(text);
-    EXPECT_ERROR_AS(UsageError, parse_config(text), message);
+  /// The first column contains config files.
+  void expect_config_errors(const std::vector<std::pair<std::string, std::string>>& errors) {
+    for (const auto& [text, message] : errors) {
+      SCOPED_TRACE(text);
+      EXPECT_ERROR_AS(UsageError, parse_config(text), "run.conf: " + message);
+    }
   }
 
   TemporaryFolder folder;
@@ -64,90 +85,94 @@ struct CliTest : ::testing::Test {
   uint64_t seed = 0;
   bool no_shuffle = false;
   std::vector<std::string> set;
-  std::string model = "cnn";
+  Size size = Size::large;
   std::optional<std::filesystem::path> save;
   CommandLine command_line{"train", "Trains a model."};
 };
 
-TEST_F(CliTest, KeepsTheDefaultsOfMissingOptions) {
+TEST_F(CliTest, ReadsOptionsOfAllKindsAndKeepsTheDefaultsOfTheOthers) {
   EXPECT_TRUE(parse({}));
   EXPECT_EQ(epochs, 5);
   EXPECT_FALSE(max_steps.has_value());
   EXPECT_FALSE(no_shuffle);
-}
-
-TEST_F(CliTest, ReadsOptionsOfAllKinds) {
-  EXPECT_TRUE(parse({"--epochs", "7", "--max-steps=9", "--lr", "1e-3", "--no-shuffle", "--model",
-                     "mlp", "--save", "a b.pt", "--seed", "18446744073709551615"}));
+  EXPECT_TRUE(parse({"--epochs", "7", "--max-steps=9", "--lr", "1e-3", "--no-shuffle", "--size",
+                     "small", "--save", "a b.pt", "--seed", "18446744073709551615", "--set", "a=1",
+                     "--set=b=2=3", "--clip", "none"}));
   EXPECT_EQ(epochs, 7);
   EXPECT_EQ(max_steps, 9);
   EXPECT_EQ(lr, 1e-3);
   EXPECT_TRUE(no_shuffle);
-  EXPECT_EQ(model, "mlp");
+  EXPECT_EQ(size, Size::small);
   EXPECT_EQ(save, "a b.pt");
   EXPECT_EQ(seed, 18446744073709551615U);
+  EXPECT_EQ(set, (std::vector<std::string>{"a=1", "b=2=3"}));
 }
 
 TEST_F(CliTest, HelpShowsGroupsDefaultsAndChoices) {
   EXPECT_FALSE(parse({"--epochs", "7", "--help"}));
   EXPECT_EQ(epochs, 5);
-  EXPECT_THAT(out.str(), AllOf(HasSubstr("Trains a model."), HasSubstr("Training:"),
-                               HasSubstr("Output:"), HasSubstr("--epochs N (=5)"),
-                               HasSubstr("--lr X (=0.25)"), HasSubstr("--model mlp|cnn (=cnn)"),
-                               HasSubstr("--save FILE "), HasSubstr("--config FILE")));
+  EXPECT_THAT(out.str(),
+              AllOf(HasSubstr("Trains a model."), HasSubstr("Training:"), HasSubstr("Output:"),
+                    HasSubstr("--epochs N (=5)"), HasSubstr("--lr X (=0.25)"),
+                    HasSubstr("--size small|large (=large)"), HasSubstr("--save FILE (=none)"),
+                    HasSubstr("--config FILE")));
+  EXPECT_THAT(out.str(), Not(HasSubstr("--list"))) << "there is nothing to list";
 }
 
-TEST_F(CliTest, ErrorsSuggestTheClosestOptionOrListAll) {
-  expect_error({"--epoch", "3"}, "--epoch is not an option of train. Did you mean --epochs?");
-  expect_error({"--something", "3"}, "The options are: --help, --config, --print-config, --epochs");
-  expect_error({"3"}, "'3' is not an option");
-  expect_error({"-e"}, "'-e' is not an option");
-  expect_error({"--", "--epochs"}, "is not an option");
-  expect_error({"--epochs", "3", "--"}, "'--' is not an option");
+TEST_F(CliTest, ErrorsSayWhatIsWrongAndWhatIsAllowed) {
+  expect_errors({
+      {{"--epoch", "3"}, "--epoch is not an option of train. Did you mean --epochs?"},
+      {{"--something", "3"}, "--something is not an option of train."},
+      {{"--step", "3"}, "Options that contain this name: --max-steps."},
+      {{"--list", "set"}, "--list is not an option of train."},
+      {{"3"}, "'3' is not an option"},
+      {{"-e"}, "'-e' is not an option"},
+      {{"--", "--epochs"}, "'--' is not an option"},
+      {{"--epochs", "3", "--"}, "'--' is not an option"},
+      {{"--epochs"}, "--epochs needs a value"},
+      {{"--epochs="}, "--epochs needs a value"},
+      {{"--save", ""}, "--save needs a value"},
+      {{"--save", "--epochs", "3"}, "--save needs a value"},
+      {{"--save", "--epohcs"}, "--save needs a value"},
+      {{"--no-shuffle=true"}, "--no-shuffle does not accept a value"},
+      {{"--lr", "1", "--lr", "2"}, "--lr is set twice"},
+      {{"--epochs", "abc"}, "--epochs is 'abc'; it must be an integer"},
+      {{"--epochs", "1.5"}, "it must be an integer"},
+      {{"--epochs", "99999999999999999999"}, "it must be an integer"},
+      {{"--seed", "-1"}, "it must be a non-negative integer"},
+      {{"--epochs", "0"}, "--epochs is '0'; it must be at least 1"},
+      {{"--max-steps", "-3"}, "--max-steps is '-3'; it must be at least 1"},
+      {{"--threads", "9"}, "--threads is '9'; it must be 0 to 8"},
+      {{"--threads", "-1"}, "--threads is '-1'; it must be 0 to 8"},
+      {{"--lr", "0.1x"}, "--lr is '0.1x'; it must be a number"},
+      {{"--lr", "-1"}, "--lr is '-1'"},
+      {{"--lr", "nan"}, "--lr is 'nan'"},
+      {{"--lr", "inf"}, "it must be a finite number of 0 or more"},
+      {{"--clip", "0"}, "it must be greater than 0"},
+      {{"--clip", "nan"}, "it must be greater than 0"},
+      {{"--size", "medium"}, "it must be one of small, large"},
+      {{"--config", (folder / "none").string()}, "cannot read the config file"},
+      {{"--config", folder.path().string()}, "cannot read the config file"},
+  });
 }
 
-TEST_F(CliTest, RefusesAMissingOrUnwantedValue) {
-  expect_error({"--epochs"}, "--epochs needs a value");
-  expect_error({"--epochs="}, "--epochs needs a value");
-  expect_error({"--save", ""}, "--save needs a value");
-  expect_error({"--save", "--epochs", "3"}, "--save needs a value");
-  expect_error({"--save", "--epohcs"}, "--save needs a value");
-  expect_error({"--no-shuffle=true"}, "--no-shuffle does not accept a value");
-  expect_error({"--lr", "1", "--lr", "2"}, "--lr is set twice");
-}
-
-TEST_F(CliTest, RefusesAnInvalidValue) {
-  expect_error({"--epochs", "abc"}, "--epochs is 'abc'; it must be an integer");
-  expect_error({"--epochs", "1.5"}, "it must be an integer");
-  expect_error({"--epochs", "99999999999999999999"}, "it must be an integer");
-  expect_error({"--seed", "-1"}, "it must be a non-negative integer");
-  expect_error({"--epochs", "0"}, "--epochs is '0'; it must be at least 1");
-  expect_error({"--max-steps", "-3"}, "--max-steps is '-3'; it must be at least 1");
-  expect_error({"--threads", "9"}, "--threads is '9'; it must be 0 to 8");
-  expect_error({"--lr", "0.1x"}, "--lr is '0.1x'; it must be a number");
-  expect_error({"--lr", "-1"}, "--lr is '-1'");
-  expect_error({"--lr", "nan"}, "--lr is 'nan'");
-  expect_error({"--lr", "inf"}, "it must be a finite number of 0 or more");
-  expect_error({"--clip", "0"}, "it must be greater than 0");
-  expect_error({"--clip", "nan"}, "it must be greater than 0");
-  expect_error({"--model", "vgg"}, "it must be one of mlp, cnn");
-}
-
-TEST_F(CliTest, ReadsAConfigFile) {
+TEST_F(CliTest, ReadsAConfigFileOfNamesAndValues) {
   EXPECT_TRUE(
-      parse_config("# a comment\n\nepochs=7\r\n  lr = 0.5  # another\nno-shuffle=true\n"
-                   "save=dir/#1.pt"));
+      parse_config("\xEF\xBB\xBF# a comment\n\nepochs=7\r\n  lr = 0.5  # another\n"
+                   "no-shuffle=true\nsave=a b.pt\nset=a=1\nset=b=2\n"));
   EXPECT_EQ(epochs, 7);
   EXPECT_EQ(lr, 0.5);
   EXPECT_TRUE(no_shuffle);
-  EXPECT_EQ(save, "dir/#1.pt");
+  EXPECT_EQ(save, "a b.pt");
+  EXPECT_EQ(set, (std::vector<std::string>{"a=1", "b=2"}));
 }
 
-TEST_F(CliTest, SkipsAByteOrderMark) {
-  EXPECT_TRUE(
-      parse_config("\xEF\xBB\xBF"
-                   "epochs=7\n"));
-  EXPECT_EQ(epochs, 7);
+TEST_F(CliTest, TheCommandLineOverridesTheFile) {
+  EXPECT_TRUE(parse_config("epochs=7\nlr=0.5\nset=a=1\n", {"--epochs", "2", "--set", "c=3"}));
+  EXPECT_EQ(epochs, 2);
+  EXPECT_EQ(lr, 0.5);
+  EXPECT_EQ(set, (std::vector<std::string>{"c=3"}));
+  EXPECT_ERROR_AS(UsageError, parse_config("epochs=0\n", {"--epochs", "1"}), "epochs is '0'");
 }
 
 TEST_F(CliTest, AnAliasSetsItsOptionAndIsShownInTheHelp) {
@@ -157,7 +182,8 @@ TEST_F(CliTest, AnAliasSetsItsOptionAndIsShownInTheHelp) {
   EXPECT_TRUE(parse_config("passes=8\n"));
   EXPECT_EQ(epochs, 8);
   EXPECT_THAT(command_line.help(), HasSubstr("Passes over the data. Also --passes."));
-  expect_error({"--passes", "1", "--epochs", "2"}, "is set twice");
+  expect_errors({{{"--passes", "1", "--epochs", "2"}, "is set twice"},
+                 {{"--passs", "1"}, "Did you mean --passes?"}});
   EXPECT_ERROR(command_line.add_alias("x", "epoch"),
                "the alias --x refers to --epoch, which is not");
 }
@@ -168,19 +194,16 @@ struct Inner {
   LINKBOY_FIELDS(width, height);
 };
 
-enum class Kind { small, large };
-LINKBOY_ENUM_NAMES(Kind, small, large)
-
 struct Described {
   bool is_deep = true;
-  Kind kind = Kind::large;
+  Size size = Size::large;
   std::optional<double> rate{};
   std::chrono::milliseconds wait{5};
   std::filesystem::path folder = "data";
   std::string name = "net";
-  LINKBOY_FIELDS(is_deep, kind, rate, wait, folder, name);
+  LINKBOY_FIELDS(is_deep, size, rate, wait, folder, name);
   static constexpr FieldHelp kFieldHelp[] = {{"rate", "Share of the samples."},
-                                             {"kind", "Kind of the net."}};
+                                             {"size", "Size of the net."}};
 };
 
 TEST_F(CliTest, HelpShowsTheKindOfValueOfEachFieldAndItsText) {
@@ -188,17 +211,10 @@ TEST_F(CliTest, HelpShowsTheKindOfValueOfEachFieldAndItsText) {
   command_line.add_group("Net").add_fields("net", &options);
   EXPECT_THAT(command_line.help(),
               AllOf(HasSubstr("--net.is_deep true|false (=true)"),
-                    ContainsRegex("--net.kind small\\|large \\(=large\\) +Kind of the net\\."),
+                    ContainsRegex("--net.size small\\|large \\(=large\\) +Size of the net\\."),
                     ContainsRegex("--net.rate X \\(=none\\) +Share of the samples\\."),
                     HasSubstr("--net.wait TIME (=5ms)"), HasSubstr("--net.folder PATH (=data)"),
                     HasSubstr("--net.name VALUE (=net)")));
-}
-
-TEST_F(CliTest, RefusesAHelpTextForAFieldThatDoesNotExist) {
-  Inner options;
-  const FieldHelp help[] = {{"depth", "Number of layers."}};
-  EXPECT_ERROR(command_line.add_group("Net").add_fields("net", &options, help),
-               "describe \"net.depth\", which is not an option");
 }
 
 TEST_F(CliTest, TheEndOfANameIsEnoughIfItIsUnique) {
@@ -214,36 +230,17 @@ TEST_F(CliTest, TheEndOfANameIsEnoughIfItIsUnique) {
   EXPECT_EQ(max_steps, 8);
   EXPECT_TRUE(parse_config(R"({"first_one": {"height": 9}})"));
   EXPECT_EQ(first.height, 9);
-  expect_error({"--width", "1"}, "--width is ambiguous; it may be --a.first_one.width, --b.width.");
-  expect_error({"--first_on", "1"},
-               "Options that contain this name: --a.first_one.width, --a.first_one.height.");
-  expect_error({"--depth", "1", "--c.depth", "2"}, "is set twice");
-}
-
-TEST_F(CliTest, TheCommandLineOverridesTheFile) {
-  EXPECT_TRUE(parse_config("epochs=7\nlr=0.5\n", {"--epochs", "2"}));
-  EXPECT_EQ(epochs, 2);
-  EXPECT_EQ(lr, 0.5);
-}
-
-TEST_F(CliTest, ErrorsNameTheLineOfAnInvalidConfigFile) {
-  expect_config_error("lr=1\n\nepochs\n", "run.conf:3: 'epochs' is not name=value");
-  expect_config_error("=3\n", "run.conf:1: '=3' is not name=value");
-  expect_config_error("lr=1\nepoch=3\n",
-                      "run.conf:2: 'epoch' is not an option of train. Did you mean epochs?");
-  expect_config_error("# c\nepochs=x\n", "run.conf:2: epochs is 'x'; it must be");
-  expect_config_error("epochs=0\n", "run.conf:1: epochs is '0'; it must be at least");
-  EXPECT_ERROR_AS(UsageError, parse_config("epochs=0\n", {"--epochs", "1"}),
-                  "run.conf:1: epochs is '0'");
-  expect_config_error("lr=\n", "run.conf:1: 'lr' needs a value");
-  expect_config_error("no-shuffle=maybe\n", "it must be true or false");
-  expect_config_error("lr=1\nlr=2\n", "run.conf:2: lr is set twice");
-  expect_config_error("config=other\n", "'config' is allowed only on the command line");
+  expect_errors(
+      {{{"--width", "1"}, "--width is ambiguous; it may be --a.first_one.width, --b.width."},
+       {{"--first_on", "1"},
+        "Options that contain this name: --a.first_one.width, --a.first_one.height."},
+       {{"--depth", "1", "--c.depth", "2"}, "is set twice"}});
 }
 
 TEST_F(CliTest, ReadsAConfigFileInJson) {
+  max_steps = 3;
   EXPECT_TRUE(parse_config(R"(  {"epochs": 7, "lr": 0.5, "no-shuffle": true, "save": "a b.pt",
-                             "seed": 18446744073709551615, "set": ["a=1", "b=2"]})",
+                             "seed": 18446744073709551615, "set": ["a=1", "b=2"], "max-steps": "none"})",
                            {"--lr", "0.25"}));
   EXPECT_EQ(epochs, 7);
   EXPECT_EQ(lr, 0.25);
@@ -251,20 +248,29 @@ TEST_F(CliTest, ReadsAConfigFileInJson) {
   EXPECT_EQ(save, "a b.pt");
   EXPECT_EQ(seed, 18446744073709551615U);
   EXPECT_EQ(set, (std::vector<std::string>{"a=1", "b=2"}));
+  EXPECT_EQ(max_steps, std::nullopt);
 }
 
-TEST_F(CliTest, ErrorsNameTheInvalidOptionOfAJsonConfigFile) {
-  expect_config_error("{epochs: 7}",
-                      "run.conf: it begins with '{' but is not a JSON object: line 1 is not JSON");
-  expect_config_error("{\n  \"epochs\": 7,\n  lr: 1\n}", "line 3 is not JSON");
-  expect_config_error("{\"epochs\": 7,\n", "line 2 is not JSON");
-  expect_config_error("{\"lr\": 1e999}", "run.conf: it begins with '{' but is not");
-  expect_config_error(R"({"epoch": 7})", "Did you mean epochs?");
-  expect_config_error(R"({"epochs": "x"})", "run.conf: epochs is 'x'; it must be");
-  expect_config_error(R"({"epochs": [7, 8]})", "epochs is '7,8'; it must be");
-  expect_config_error(R"({"epochs": ""})", "run.conf: 'epochs' needs a value");
-  expect_config_error(R"({"epochs": 7, "epochs": 8})", "run.conf: 'epochs' is set twice");
-  expect_config_error(R"({"a": {"b": {}, "c": 1}, "a": {}})", "run.conf: 'a' is set twice");
+TEST_F(CliTest, ErrorsNameTheInvalidOptionOfAConfigFile) {
+  expect_config_errors({
+      {"lr=1\n\nepochs\n", "the options configuration file contains an invalid line 'epochs'"},
+      {"lr=1\nepoch=3\n", "'epoch' is not an option of train. Did you mean epochs?"},
+      {"# c\nepochs=x\n", "epochs is 'x'; it must be"},
+      {"epochs=0\n", "epochs is '0'; it must be at least"},
+      {"lr=\n", "'lr' needs a value"},
+      {"no-shuffle=maybe\n", "no-shuffle is 'maybe'; it must be true or false"},
+      {"lr=1\nlr=2\n", "lr is set twice"},
+      {"config=other\n", "'config' is not an option of train"},
+      {"{epochs: 7}", "it is not a valid JSON object: "},
+      {"{\"lr\": 1e999}", "it is not a valid JSON object: "},
+      {R"({"epoch": 7})", "'epoch' is not an option of train. Did you mean epochs?"},
+      {R"({"epochs": "x"})", "epochs is 'x'; it must be"},
+      {R"({"epochs": [7, 8]})", "epochs is '7,8'; it must be"},
+      {R"({"epochs": ""})", "'epochs' needs a value"},
+      {R"({"epochs": 7, "epochs": 8})", "it is not a valid JSON object: 'epochs' is set twice"},
+      {R"({"a": {"b": {}, "c": 1}, "a": {}})", "it is not a valid JSON object: 'a' is set twice"},
+  });
+  EXPECT_ERROR(parse_config("{\n  \"epochs\": 7,\n  lr: 1\n}"), "line 3");
 }
 
 TEST(NamedSettingsTest, AJsonObjectHasEachKeyOnce) {
@@ -272,9 +278,32 @@ TEST(NamedSettingsTest, AJsonObjectHasEachKeyOnce) {
   EXPECT_ERROR(NamedSettings::parse(R"({"name": "sgd", "lr": 1, "lr": 2})"), "'lr' is set twice");
 }
 
-TEST_F(CliTest, RefusesAnUnreadableConfigFile) {
-  expect_error({"--config", (folder / "none").string()}, "cannot read the config file");
-  expect_error({"--config", folder.path().string()}, "cannot read the config file");
+TEST(NamedSettingsTest, TextIsSplitBeforeEachKey) {
+  EXPECT_EQ(NamedSettings::parse("multi-step:milestones=3,5,gamma=0.5").settings,
+            (TextSettings{{"milestones", "3,5"}, {"gamma", "0.5"}}));
+  EXPECT_ERROR(NamedSettings::parse("sgd:lr"), "\"lr\" of \"sgd\" is not KEY=VALUE");
+  EXPECT_ERROR(NamedSettings::parse("sgd:=1"), "\"=1\" of \"sgd\" is not KEY=VALUE");
+  EXPECT_ERROR(NamedSettings::parse(":lr=1"), "it must be NAME[:KEY=VALUE,...]");
+}
+
+TEST(NamedSettingsTest, ObjectsOfTheLibraryHaveTheOptionsThatDifferFromTheDefaults) {
+  const std::pair<NamedSettings, std::string> cases[] = {
+      {adamw({.lr = 0.01, .betas = {0.9, 0.99}}), "adamw:lr=0.01,betas=0.9,0.99"},
+      {lbfgs({}), "lbfgs"},
+      {cosine({.warmup_updates = 2 * placeholders::num_epochs}),
+       "cosine:warmup_updates=2 * num_epochs"},
+      {by_epoch(step_decay({.gamma = 0.5})), "step:gamma=0.5,by_epoch=true"},
+      {early_stopping({.patience = 3}), "early-stopping:patience=3"},
+      {time_limit({.max_time = std::chrono::minutes(5)}), "time-limit:max_time=5min"},
+      {memory_monitor(), "memory-monitor"},
+      {recall_score({.num_classes = 2}), "recall:num_classes=2"},
+      {csv_tracker("a.csv", {.append = true}), "csv:append=true,path=a.csv"},
+  };
+  for (const auto& [named, text] : cases) EXPECT_EQ(named.to_string(), text);
+  const char* kNoName = "does not have a name in text";
+  EXPECT_ERROR(NamedSettings(lambda_callback({})), kNoName);
+  EXPECT_ERROR(NamedSettings(fast_dev_run(2)), kNoName);
+  EXPECT_ERROR(NamedSettings{CreateSchedulerFn()}, kNoName);
 }
 
 /// The exit status and the errors of a program.
@@ -287,60 +316,31 @@ Outcome run(const std::function<void(const Arguments&)>& body) {
   return {status, ::testing::internal::GetCapturedStderr()};
 }
 
-template <class Exception>
-Outcome outcome_of(const Exception& exception) {
-  return run([&](const Arguments&) { throw exception; });
-}
-
 TEST(RunMainTest, ReturnsZeroSilentlyOnSuccess) {
   Arguments seen;
   EXPECT_EQ(run([&](const Arguments& arguments) { seen = arguments; }), Outcome(0, ""));
   EXPECT_EQ(seen, (Arguments{"--lr", "1"}));
 }
 
-TEST(RunMainTest, WrongUsageReturnsTwo) {
+TEST(RunMainTest, TheStatusAndTheMessageDependOnTheException) {
+  const auto outcome_of = [](const auto& exception) {
+    return run([&](const Arguments&) { throw exception; });
+  };
   EXPECT_EQ(outcome_of(UsageError("no such option.")),
             Outcome(2, "train: error: no such option.\nSee train --help.\n"));
-}
-
-TEST(RunMainTest, AnyOtherExceptionReturnsOne) {
   EXPECT_EQ(outcome_of(Error("bad data.")), Outcome(1, "train: error: bad data.\n"));
+  EXPECT_EQ(outcome_of(Error("line\n\x1b]0;title\x07.")),
+            Outcome(1, "train: error: line\n\\x1b]0;title\\x07.\n"))
+      << "control characters are escaped";
+  EXPECT_EQ(outcome_of(ExitStatus{7}), Outcome(7, ""));
   EXPECT_EQ(outcome_of(std::runtime_error("x")).first, 1);
   EXPECT_EQ(outcome_of(3).first, 1);
-}
-
-TEST(RunMainTest, ErrorsArePrintedWithoutControlCharacters) {
-  EXPECT_EQ(outcome_of(Error("line\n\x1b]0;title\x07.")),
-            Outcome(1, "train: error: line\n\\x1b]0;title\\x07.\n"));
 }
 
 TEST(RunMainTest, ShowsNoBacktraceOfLibTorch) {
   const auto [status, errors] = run([](const Arguments&) { TORCH_CHECK(false, "wrong shape"); });
   EXPECT_EQ(status, 1);
   EXPECT_THAT(errors, AllOf(HasSubstr("train: error: wrong shape"), Not(HasSubstr("#1"))));
-}
-
-TEST_F(CliTest, AListCollectsItsValuesInOrder) {
-  ASSERT_TRUE(parse({"--set", "a=1", "--lr", "1", "--set=b=2=3"}));
-  EXPECT_EQ(set, (std::vector<std::string>{"a=1", "b=2=3"}));
-  const auto settings = split_settings("set", set);
-  ASSERT_EQ(settings.size(), 2U);
-  EXPECT_EQ(settings[1], (std::pair<std::string, std::string>("b", "2=3")));
-}
-
-TEST_F(CliTest, AListOnTheCommandLineReplacesThatOfTheFile) {
-  ASSERT_TRUE(parse_config("set=a=1\nset=b=2\n"));
-  EXPECT_EQ(set, (std::vector<std::string>{"a=1", "b=2"}));
-  set.clear();
-  ASSERT_TRUE(parse_config("set=a=1\nset=b=2\n", {"--set", "c=3"}));
-  EXPECT_EQ(set, (std::vector<std::string>{"c=3"}));
-}
-
-TEST_F(CliTest, SettingsNeedAKeyAndAValue) {
-  EXPECT_ERROR_AS(UsageError, split_settings("set", {"gamma"}),
-                  "--set is 'gamma'; it must be key=value.");
-  EXPECT_ERROR_AS(UsageError, split_settings("set", {"=3"}),
-                  "--set is '=3'; it must be key=value.");
 }
 
 }  // namespace

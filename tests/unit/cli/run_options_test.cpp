@@ -2,17 +2,22 @@
 
 #include <gmock/gmock.h>
 
-#include <regex>
-#include <sstream>
-
+#include "linkboy/callbacks/early_stopping.hpp"
+#include "linkboy/cli/engine_settings.hpp"
+#include "linkboy/metrics/accuracy.hpp"
+#include "linkboy/schedulers/curves.hpp"
+#include "linkboy/schedulers/timm_scheduler.hpp"
+#include "linkboy/tracking/csv_tracker.hpp"
 #include "run_fixture.hpp"
+#include "support/expect_error.hpp"
 
 namespace linkboy::cli::run_options_test {
 namespace {
 
+using ::testing::AllOf;
 using testing::expect_members;
 using ::testing::HasSubstr;
-using testing::Outcome;
+using testing::NetOptions;
 using testing::RunTest;
 using testing::toy_data;
 
@@ -22,10 +27,10 @@ TEST_F(RunTest, TheCommandLineOverridesTheFile) {
   expect_members(print_config({"--config", path, "--optimizer.lr", "0.25", "--model.width=9"}),
                  R"({"optimizer": {"lr": 0.25, "momentum": 0.9}, "model": {"width": 9}})");
   const auto config = print_config(
-      {"--config", path, "--optimizer", "adamw:lr=0.1", "--callbacks", "time-limit:minutes=5"});
+      {"--config", path, "--optimizer", "adamw:lr=0.1", "--callbacks", "time-limit:max_time=5min"});
   expect_members(config, R"({"optimizer": {"name": "adamw", "betas": "0.9,0.999"}})");
   ASSERT_EQ(config["callbacks"].size(), 1U);
-  EXPECT_EQ(config["callbacks"][0]["minutes"], 5);
+  EXPECT_EQ(config["callbacks"][0]["max_time"], "5min");
 }
 
 TEST_F(RunTest, ShortNamesSetTheSameOptions) {
@@ -109,23 +114,69 @@ TEST_F(RunTest, ListsTheAvailableNames) {
   EXPECT_THAT(run({"--help"}).output, HasSubstr("--train.num_epochs"));
 }
 
-TEST_F(RunTest, HelpDescribesEveryOption) {
-  // "  --name VALUE (=default) text"; after a long name, the text is on the next line.
-  const std::regex option(R"(  (--\S+)( [^ (]+)?( \(=[^)]*\))?( +\S.*)?)");
-  std::istringstream help(run({"--help"}).output);
-  std::vector<std::string> names;
-  std::vector<std::string> without_text;
-  bool waits_for_text = false;
-  for (std::string line; std::getline(help, line);) {
-    const bool is_text = line.starts_with("      ");
-    if (waits_for_text && !is_text) without_text.push_back(names.back());
-    std::smatch parts;
-    waits_for_text = std::regex_match(line, parts, option) && !parts[4].matched;
-    if (!parts.empty()) names.push_back(parts[1]);
-  }
-  EXPECT_GT(names.size(), 80U);
-  // The fixture's own options.
-  EXPECT_THAT(without_text, ::testing::ElementsAre("--model.width", "--data.num_samples"));
+TEST_F(RunTest, TheCommandLineOverridesTypedDefaults) {
+  RunProgram program;
+  program.defaults.optimizer = sgd({.lr = 0.5, .momentum = 0.9});
+  program.defaults.scheduler = by_epoch(cosine({.min_lr = 0.125}));
+  program.defaults.callbacks = {early_stopping({.patience = 3})};
+  program.defaults.metrics = {accuracy({.num_classes = 3})};
+  program.defaults.trackers = {csv_tracker("a.csv")};
+  expect_members(print_config({}, program),
+                 R"({"optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0.9},
+                     "scheduler": {"name": "cosine", "min_lr": 0.125, "by_epoch": true},
+                     "trackers": [{"name": "csv", "path": "a.csv", "append": false}]})");
+  const auto config = print_config(
+      {"--lr", "0.25", "--scheduler", "none", "--metrics", "accuracy:num_classes=5,as=five"},
+      program);
+  expect_members(config, R"({"optimizer": {"name": "sgd", "lr": 0.25, "momentum": 0.9},
+                             "scheduler": "none"})");
+  EXPECT_EQ(config["callbacks"][0]["patience"], 3);
+  ASSERT_EQ(config["metrics"].size(), 1U);
+  EXPECT_EQ(config["metrics"][0]["num_classes"], 5);
+  EXPECT_THAT(run({"--help"}, program).output,
+              AllOf(HasSubstr("--optimizer NAME[:KEY=VALUE,...] (=sgd:lr=0.5,momentum=0.9)"),
+                    HasSubstr("(=cosine:min_lr=0.125,by_epoch=true)")));
+}
+
+TEST_F(RunTest, AHandWrittenLoopReadsTheSameFile) {
+  const std::string path = write_config(R"({
+    "train": {"num_epochs": 3, "gradient_clip_norm": 0.5}, "accelerator": {"device": "cpu"},
+    "optimizer": {"name": "sgd", "lr": 0.5}, "scheduler": {"name": "step", "gamma": 0.25},
+    "train_dataloader": {"batch_size": 4}, "seed": 3, "model": {"width": 6}})");
+  NetOptions net;
+  const EngineProgram program{.defaults = {.scheduler = cosine()},
+                              .add_options = [&](CommandLine& command_line) {
+                                command_line.add_group("Model").add_fields("model", &net);
+                              }};
+  const auto settings =
+      engine_settings("train", {"--config", path, "--lr", "0.125", "--workers", "1"}, program);
+  EXPECT_EQ(net.width, 6);
+  EXPECT_EQ(settings.seed, 3U);
+  EXPECT_EQ(settings.train_dataloader.num_workers, 1);
+  const auto model = linkboy::testing::toy_model();
+  auto [engine, train_loader, eval_loader, scheduler] =
+      initialize(model, settings.make_optimizer(model->parameters()), torch::nn::CrossEntropyLoss(),
+                 make_data_loader(toy_data(8), settings.train_dataloader), nullptr,
+                 settings.make_scheduler_fn(), settings.train);
+  EXPECT_EQ(engine.accelerator().device(), torch::Device("cpu"));
+  EXPECT_EQ(engine.run_config().max_num_updates, 6);
+  EXPECT_EQ(engine.run_config().gradient_clip_norm, 0.5);
+  EXPECT_EQ(scheduler->values_at(0), std::vector<double>{0.125});
+  EXPECT_EQ(scheduler->values_at(6), std::vector<double>{0.125 * 0.25});
+}
+
+TEST_F(RunTest, TheOptionsOfAHandWrittenLoopAreChecked) {
+  const auto read = [](const Arguments& arguments) { return engine_settings("loop", arguments); };
+  EXPECT_ERROR_AS(UsageError, read({"--optimizer", "sgdm"}), "there is no optimizer");
+  EXPECT_ERROR_AS(UsageError, read({"--callbacks", "model-ema"}), "is not an option of loop");
+  EXPECT_ERROR_AS(UsageError, read({"--lr", "-1"}).make_optimizer({}),
+                  "--optimizer: the optimizer's lr");
+  EXPECT_ERROR_AS(UsageError, read({"--scheduler", "exponential"}).make_scheduler_fn(),
+                  "--scheduler: the scheduler exponential's gamma is missing");
+  EXPECT_FALSE(read({}).make_scheduler_fn());
+  ::testing::internal::CaptureStdout();
+  EXPECT_THROW(read({"--help"}), ExitStatus);
+  EXPECT_THAT(::testing::internal::GetCapturedStdout(), HasSubstr("--train.num_epochs"));
 }
 
 TEST_F(RunTest, FunctionsCanHaveNoOptions) {

@@ -126,7 +126,7 @@ TEST(TextOptionsTest, EveryFactoryAcceptsTheDefaultsThatItLists) {
     if (name == "multi-step") settings.emplace_back("milestones", "3");
     EXPECT_TRUE(make_scheduler_fn(name, settings)) << name;
   }
-  EXPECT_EQ(callback_options("time-limit"), (TextSettings{{"minutes", "0"}}));
+  EXPECT_EQ(callback_options("time-limit"), (TextSettings{{"max_time", "0s"}}));
   EXPECT_EQ(callback_options("memory-monitor"), TextSettings());
 }
 
@@ -134,7 +134,7 @@ TEST(TextOptionsTest, AMissingOptionWithoutADefaultIsAnError) {
   EXPECT_ERROR(make_scheduler_fn("exponential", {}),
                "the scheduler exponential's gamma is missing; it has no default");
   EXPECT_ERROR(make_scheduler_fn("multi-step", {{"gamma", "0.5"}}), "milestones is missing");
-  EXPECT_ERROR(make_callback("time-limit", {}), "minutes is missing");
+  EXPECT_ERROR(make_callback("time-limit", {}), "max_time is missing");
   EXPECT_ERROR(make_callback("save-predictions", {}), "path is missing");
 }
 
