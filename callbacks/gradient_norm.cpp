@@ -68,7 +68,7 @@ std::vector<GradientNorm::Part> GradientNorm::find_parts(Trainer& trainer) const
 void GradientNorm::start(Trainer& trainer) {
   parts_ = find_parts(trainer);
   const StateDict totals = loaded_.empty() ? StateDict() : loaded_.get_dict(kTotals);
-  const auto options = at::TensorOptions(trainer.device()).dtype(at::kDouble);
+  const auto options = at::TensorOptions(trainer.accelerator().device()).dtype(at::kDouble);
   for (Part& part : parts_) {
     part.totals = at::zeros({3}, options);
     if (totals.contains(part.name)) part.totals.copy_(totals.get_tensor(part.name));

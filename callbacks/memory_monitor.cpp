@@ -8,16 +8,16 @@
 
 namespace linkboy {
 
-void MemoryMonitor::start(Trainer& trainer) { reset_device_peak(trainer.device()); }
+void MemoryMonitor::start(Trainer& trainer) { reset_device_peak(trainer.accelerator().device()); }
 
 void MemoryMonitor::record(Trainer& trainer) {
   auto& history = trainer.run_history();
   history.update_metric("resident_mib", resident_mib());
   history.update_metric("peak_resident_mib", peak_resident_mib());
-  if (const auto peak = device_peak(trainer.device())) {
+  if (const auto peak = device_peak(trainer.accelerator().device())) {
     history.update_metric("cuda_peak_mib", peak->allocated_mib);
     history.update_metric("cuda_reserved_mib", peak->reserved_mib);
-    reset_device_peak(trainer.device());
+    reset_device_peak(trainer.accelerator().device());
   }
 }
 

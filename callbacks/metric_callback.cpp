@@ -55,7 +55,7 @@ std::vector<std::pair<std::string, double>> MetricCallback::values_so_far() cons
 void MetricCallback::end(Trainer& trainer) {
   if (outer_.empty()) return;
   for (const auto& [name, value] : metrics_.compute(trainer.accelerator().process_group())) {
-    const std::string recorded = trainer.metric_name(name);
+    const std::string recorded = trainer.run().metric_name(name);
     const at::Tensor elements = value.flatten();
     for (int64_t i = 0; i < elements.numel(); ++i) {
       trainer.run_history().update_metric(value.dim() == 0 ? recorded : c10::str(recorded, "_", i),

@@ -96,7 +96,7 @@ void try_forward_for_statistics(Trainer& trainer, const Batch& batch,
   const ModelModeGuard restore_modes(trainer.model());
   trainer.model().eval();
   const at::NoGradGuard no_grad;
-  const RngStateGuard generators(trainer.device());
+  const RngStateGuard generators(trainer.accelerator().device());
   forward_for_statistics(trainer, batch, forward);
 }
 

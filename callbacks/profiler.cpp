@@ -266,7 +266,7 @@ void Profiler::on_training_run_start(Trainer& trainer) {
   const int64_t rank = trainer.accelerator().process_index();
   check_writable(options_.directory / ("writable" + file_ending(rank)));
   session_.reset();
-  session_ = std::make_unique<Session>(options_, trainer.device().is_cuda());
+  session_ = std::make_unique<Session>(options_, trainer.accelerator().device().is_cuda());
   run_ = next_run(options_.directory, rank);
   step_ = cycle_ = num_failures_ = 0;
   step_state_ = Step::closed;

@@ -49,7 +49,7 @@ std::vector<std::pair<std::string, double>> metrics_of(Trainer& trainer, bool is
     auto so_far = measuring->values_so_far();
     if (so_far.empty() && is_whole) {
       for (const auto& [name, metric] : measuring->metrics().metrics()) {
-        const std::string recorded = trainer.metric_name(name);
+        const std::string recorded = trainer.run().metric_name(name);
         if (history.num_metric_values(recorded) == 0) continue;
         so_far.emplace_back(name, history.get_latest_metric(recorded));
       }
@@ -90,7 +90,7 @@ void ProgressBar::on_train_epoch_start(Trainer& trainer) {
 
 void ProgressBar::on_eval_epoch_start(Trainer& trainer) {
   // The prefix of the metrics, such as "fold3_ema_model_eval_", without its last underscore.
-  std::string title = trainer.metric_name("");
+  std::string title = trainer.run().metric_name("");
   title.pop_back();
   open(trainer, {.title = title, .num_batches = trainer.run().eval_dataloader()->size()});
 }

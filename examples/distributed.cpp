@@ -15,7 +15,7 @@
 class LargestError : public linkboy::Callback {
  public:
   void on_eval_epoch_start(linkboy::Trainer& trainer) override {
-    largest_ = torch::zeros({}, trainer.device());
+    largest_ = torch::zeros({}, trainer.accelerator().device());
   }
 
   void on_eval_step_end(linkboy::Trainer&, const linkboy::Batch& batch,
@@ -26,7 +26,7 @@ class LargestError : public linkboy::Callback {
 
   void on_eval_epoch_end(linkboy::Trainer& trainer) override {
     const double largest = trainer.accelerator().gather(largest_).max().item<double>();
-    trainer.run_history().update_metric(trainer.metric_name("largest_error"), largest);
+    trainer.run_history().update_metric(trainer.run().metric_name("largest_error"), largest);
   }
 
  private:

@@ -27,7 +27,7 @@ class AccuracyTrainer : public linkboy::Trainer {
   }
 
   void eval_epoch_end() override {
-    run_history().update_metric(metric_name("accuracy"), accuracy_.average());
+    run_history().update_metric(run().metric_name("accuracy"), accuracy_.average());
   }
 
  private:

@@ -40,7 +40,7 @@ void run() {
                  .eval_dataset = make_data(1001),
                  .per_device_batch_size = kTotalBatchSize / num_processes});
 
-  const auto seen = trainer.accelerator().gather(torch::tensor({num_seen}, trainer.device()));
+  const auto seen = trainer.accelerator().gather(torch::tensor({num_seen}, trainer.accelerator().device()));
   const linkboy::RunHistory& history = trainer.run_history();
   trainer.print(c10::str("samples per rank: ", seen.sum().item<int64_t>() / num_processes,
                          ", updates: ", trainer.num_updates()));

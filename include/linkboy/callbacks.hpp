@@ -6,7 +6,6 @@
 #include "linkboy/callbacks/callback_factory.hpp"
 #include "linkboy/callbacks/convert_sync_batch_norm.hpp"
 #include "linkboy/callbacks/default_callbacks.hpp"
-#include "linkboy/callbacks/describe_run.hpp"
 #include "linkboy/callbacks/early_stopping.hpp"
 #include "linkboy/callbacks/event_storage.hpp"
 #include "linkboy/callbacks/fast_dev_run.hpp"
@@ -38,4 +37,3 @@
 #include "linkboy/callbacks/stop_on_signal.hpp"
 #include "linkboy/callbacks/terminate_on_nan.hpp"
 #include "linkboy/callbacks/time_limit.hpp"
-#include "linkboy/callbacks/track_run.hpp"

@@ -20,7 +20,7 @@
 #include "linkboy/callbacks/print_progress.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/stop_on_signal.hpp"
-#include "linkboy/callbacks/track_run.hpp"
+#include "linkboy/tracking/track_run.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/tensor_renaming.hpp"
 #include "linkboy/error.hpp"

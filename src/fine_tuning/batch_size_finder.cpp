@@ -38,7 +38,7 @@ class Measure final : public Callback {
   explicit Measure(const BatchSizeFinderOptions& finder) : finder_(finder) {}
 
   void on_training_run_start(Trainer& trainer) override {
-    release_memory(trainer.device());
+    release_memory(trainer.accelerator().device());
     trial_ = {};
     num_samples_ = 0;
   }
@@ -62,7 +62,7 @@ class Measure final : public Callback {
 
  private:
   void look_at_memory(Trainer& trainer) {
-    trial_.memory_mib = std::max(trial_.memory_mib, memory_mib(trainer.device()));
+    trial_.memory_mib = std::max(trial_.memory_mib, memory_mib(trainer.accelerator().device()));
     if (finder_.max_memory_mib && trial_.memory_mib > *finder_.max_memory_mib) throw TooLarge();
   }
 

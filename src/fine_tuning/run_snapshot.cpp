@@ -38,7 +38,7 @@ RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
   accelerator_ = copy_of(accelerator.state_dict());
   members_ = copy_of(trainer.state_dict());
   if (accelerator.grad_scaler() != nullptr) grad_scaler_ = accelerator.grad_scaler()->state_dict();
-  rng_ = rng_state(trainer.device());
+  rng_ = rng_state(trainer.accelerator().device());
   history_ = trainer.run_history().state_dict();
   exchange_run();
   begin_trial();
@@ -95,7 +95,7 @@ void RunSnapshot::restore() {
   if (accelerator.grad_scaler() != nullptr) {
     accelerator.grad_scaler()->load_state_dict(grad_scaler_);
   }
-  set_rng_state(trainer_.device(), rng_);
+  set_rng_state(trainer_.accelerator().device(), rng_);
   trainer_.run_history().load_state_dict(history_);
   begin_trial();
 }

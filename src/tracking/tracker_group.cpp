@@ -1,6 +1,6 @@
 // Calls several trackers, and switches off those that fail.
 
-#include "linkboy/tracking/tracker_group.hpp"
+#include "tracking/tracker_group.hpp"
 
 #include <c10/util/Type.h>
 

@@ -264,7 +264,7 @@ TEST(NcclTest, NoRankUsesTheDeviceOfAnother_MultiCUDA) {
   // This call gathers the state of all ranks.
   const auto state = toy.trainer.accelerator().optimizer_state_dict(*toy.optimizer);
   EXPECT_EQ(state.at("state").toGenericDict().size(), toy.parameters().size());
-  const auto own = toy.trainer.device().index();
+  const auto own = toy.trainer.accelerator().device().index();
   const auto& hooks = at::globalContext().getAcceleratorHooksInterface(c10::kCUDA);
   for (c10::DeviceIndex other = 0; other < at::accelerator::deviceCount(); ++other) {
     if (other == own) continue;

@@ -254,14 +254,14 @@ class AllocateInFirstEpoch : public Callback {
  public:
   void on_train_epoch_start(Trainer& trainer) override {
     if (trainer.run_history().current_epoch() > 1) return;
-    torch::empty({32 * 1024 * 1024}, at::TensorOptions(trainer.device()).dtype(at::kByte));
+    torch::empty({32 * 1024 * 1024}, at::TensorOptions(trainer.accelerator().device()).dtype(at::kByte));
   }
 };
 
 TEST(TrainingTest, MemoryMonitorRecordsThePeakOfEachEpoch) {
   Toy toy({std::make_shared<MemoryMonitor>(), std::make_shared<AllocateInFirstEpoch>()}, 0.1,
           {.device = "simulated"});
-  const c10::Device device = toy.trainer.device();
+  const c10::Device device = toy.trainer.accelerator().device();
   empty_device_cache(device);
   toy.train({.num_epochs = 2});
   const auto peak = toy.values("cuda_peak_mib");

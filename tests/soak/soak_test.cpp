@@ -19,7 +19,7 @@
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/terminate_on_nan.hpp"
-#include "linkboy/callbacks/track_run.hpp"
+#include "linkboy/tracking/track_run.hpp"
 #include "linkboy/metrics/classification.hpp"
 #include "linkboy/schedulers/curves.hpp"
 #include "linkboy/tracking/csv_tracker.hpp"

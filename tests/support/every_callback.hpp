@@ -12,7 +12,7 @@
 #include "linkboy/callbacks/callback_factory.hpp"
 #include "linkboy/callbacks/freeze_layers.hpp"
 #include "linkboy/callbacks/metric_callback.hpp"
-#include "linkboy/callbacks/track_run.hpp"
+#include "linkboy/tracking/track_run.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/metrics/classification.hpp"
 #include "linkboy/schedulers/curves.hpp"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "linkboy/callbacks/track_run.hpp"
+#include "linkboy/tracking/track_run.hpp"
 #include "linkboy/error.hpp"
 #include "support/at_update.hpp"
 #include "support/toy.hpp"

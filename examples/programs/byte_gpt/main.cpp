@@ -106,7 +106,7 @@ std::string write_text(linkboy::Trainer& trainer, const Options& options) {
   std::vector<int64_t> context{'\n'};
   while (std::ssize(text) < options.sample_bytes) {
     if (std::ssize(context) > options.model.length) context.erase(context.begin());
-    const at::Tensor tokens = at::tensor(context, at::kLong).unsqueeze(0).to(trainer.device());
+    const at::Tensor tokens = at::tensor(context, at::kLong).unsqueeze(0).to(trainer.accelerator().device());
     const at::Tensor logits = trainer.model()(tokens)[0][-1].to(at::kCPU, at::kDouble);
     // The largest logit is 0 before the division. Otherwise a low temperature could make several
     // logits infinite, and their softmax NaN.

@@ -50,7 +50,7 @@ TEST(MemoryMonitorTest, TheCudaPeakIsThatOfTheEpoch_CUDA) {
       make<LambdaCallback>({.on_train_epoch_start = [](Trainer& trainer) {
         if (trainer.run_history().current_epoch() > 1) return;
         torch::empty({int64_t{64} << 20},
-                     at::TensorOptions().dtype(at::kByte).device(trainer.device()));
+                     at::TensorOptions().dtype(at::kByte).device(trainer.accelerator().device()));
       }});
   Toy toy({std::make_shared<MemoryMonitor>(), allocate_and_free}, 0.1, {.device = "cuda"});
   toy.train({.num_epochs = 2});

@@ -232,7 +232,7 @@ class MeasuringTrainer : public QuietTrainer {
   }
   void eval_epoch_end() override {
     const auto value = hits_->compute(accelerator().process_group());
-    run_history().update_metric(metric_name("own_hits"), value.item<double>());
+    run_history().update_metric(run().metric_name("own_hits"), value.item<double>());
   }
 
  private:

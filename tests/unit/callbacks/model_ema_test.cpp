@@ -243,7 +243,7 @@ TEST(ModelEmaTest, SwapsBackAfterAnExceptionInTheEvaluation) {
   Averaged run({});
   run.toy.trainer.callback_handler().add(
       make<LambdaCallback>({.on_eval_step_end = [&](Trainer& trainer, auto&, auto&) {
-        const bool is_of_ema = trainer.metric_name("x").starts_with("ema_model_");
+        const bool is_of_ema = trainer.run().metric_name("x").starts_with("ema_model_");
         if (fails && is_of_ema) throw Error("no evaluation");
       }}));
   EXPECT_ERROR(run.toy.trainer.train(three_updates_per_epoch(2)), "no evaluation");

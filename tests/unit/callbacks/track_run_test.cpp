@@ -9,7 +9,7 @@
 
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
-#include "linkboy/callbacks/track_run.hpp"
+#include "linkboy/tracking/track_run.hpp"
 #include "linkboy/schedulers/curves.hpp"
 #include "linkboy/tracking/tensorboard_tracker.hpp"
 #include "support/expect_error.hpp"

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "linkboy/callbacks/track_run.hpp"
+#include "linkboy/tracking/track_run.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"

@@ -85,7 +85,7 @@ TEST(EvaluateNowTest, DoesNotChangeTheEnclosingEvaluation) {
   std::vector<std::string> names;
   Toy toy;
   toy.on(Event::eval_step_end, [&](Trainer& trainer) {
-    names.push_back(trainer.metric_name("accuracy"));
+    names.push_back(trainer.run().metric_name("accuracy"));
     if (trainer.run().is_intermediate_evaluation()) return;
     trainer.evaluate_now({.metric_prefix = "again_"});
     EXPECT_FALSE(trainer.run().is_intermediate_evaluation());
@@ -124,7 +124,7 @@ TEST(MetricNameTest, ContainsThePhaseAfterThePrefixOfTheHistory) {
   std::vector<std::string> names;
   Toy toy;
   for (const Event event : {Event::train_update_end, Event::eval_epoch_end}) {
-    toy.on(event, [&](Trainer& trainer) { names.push_back(trainer.metric_name("f1")); });
+    toy.on(event, [&](Trainer& trainer) { names.push_back(trainer.run().metric_name("f1")); });
   }
   toy.trainer.run_history().set_metric_name_prefix("fold3_");
   toy.train({.eval_dataset = toy_data(3)});

@@ -10,7 +10,7 @@
 #include "checkpoint/file_lock.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
-#include "linkboy/callbacks/track_run.hpp"
+#include "linkboy/tracking/track_run.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/tracking/csv_tracker.hpp"
 #include "linkboy/tracking/html_report.hpp"

@@ -135,7 +135,7 @@ TEST(OverriddenLoopTest, ACustomEvaluationRecordsItsOwnMetric) {
     void run_eval_epoch(DataLoader& loader, std::string_view) override {
       int64_t num_rows = 0;
       for (const Batch& batch : loader.batches(1)) num_rows += batch.size();
-      run_history().update_metric(metric_name("rows"), static_cast<double>(num_rows));
+      run_history().update_metric(run().metric_name("rows"), static_cast<double>(num_rows));
     }
   };
   ToyOf<CountsRows> own;

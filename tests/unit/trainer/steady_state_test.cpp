@@ -57,7 +57,7 @@ class RefuseSyncsAfterWarmUp : public Callback {
     if (num_updates_ == kWarmUps) {
       is_watching_ = true;
       num_made_updates = -trainer.num_updates();
-      if (trainer.device().is_cuda()) syncs_are_errors_.emplace();
+      if (trainer.accelerator().device().is_cuda()) syncs_are_errors_.emplace();
     } else if (num_updates_ == kWarmUps + kWatched) {
       stop();
       num_made_updates += trainer.num_updates();

@@ -8,14 +8,13 @@
 #include <vector>
 
 #include "linkboy/checkpoint/state_dict.hpp"
-#include "linkboy/export.hpp"
 #include "linkboy/tracking/tracker.hpp"
 
 namespace linkboy {
 
 /// The trackers of a TrackRun. A tracker that fails while it records is reported and left out of
 /// the rest of the run. Not thread-safe.
-class LINKBOY_API TrackerGroup {
+class TrackerGroup {
  public:
   /// Receives the message of a tracker's failure.
   using Report = std::function<void(const std::string&)>;

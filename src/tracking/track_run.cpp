@@ -1,7 +1,7 @@
 // Passes the records of a run to its trackers: updates once their losses have arrived from the
 // device, then the metrics and histograms of epochs.
 
-#include "linkboy/callbacks/track_run.hpp"
+#include "linkboy/tracking/track_run.hpp"
 
 #include <fmt/format.h>
 
@@ -11,13 +11,13 @@
 #include <utility>
 
 #include "linkboy/accelerator/main_process.hpp"
-#include "linkboy/callbacks/describe_run.hpp"
+#include "linkboy/tracking/describe_run.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/extend/async_scalar.hpp"
 #include "linkboy/extend/loss_average.hpp"
 #include "linkboy/extend/metric_cursor.hpp"
 #include "linkboy/run/step_output.hpp"
-#include "linkboy/tracking/tracker_group.hpp"
+#include "tracking/tracker_group.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy {

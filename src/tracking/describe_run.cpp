@@ -1,6 +1,6 @@
 // The description of a run for its trackers: configuration, optimizer, LibTorch, device and host.
 
-#include "linkboy/callbacks/describe_run.hpp"
+#include "linkboy/tracking/describe_run.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
@@ -73,7 +73,7 @@ TrackedRun::Entries describe_config(Trainer& trainer) {
 }
 
 TrackedRun::Entries describe_environment(Trainer& trainer) {
-  const c10::Device device = trainer.device();
+  const c10::Device device = trainer.accelerator().device();
   TrackedRun::Entries entries = {{"libtorch", TORCH_VERSION},
                                  {"device", device.str()},
                                  {"host", host_name()},
