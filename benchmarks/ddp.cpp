@@ -84,8 +84,8 @@ class Side {
 
   void run() {
     trainer_.train({.train_dataset = data_,
-                    .num_epochs = 1,
                     .per_device_batch_size = kBatchSize,
+                    .num_epochs = 1,
                     .reset_run_history = false});
   }
 

@@ -132,7 +132,7 @@ struct Row {
   Figures run(int side) {
     watch = {};
     if (side != kLoop) {
-      trainers[side]->train({.train_dataset = data, .num_epochs = 1, .per_device_batch_size = 1});
+      trainers[side]->train({.train_dataset = data, .per_device_batch_size = 1, .num_epochs = 1});
     }
     for (int64_t i = 0; side == kLoop && i < data->size(); ++i) {
       const at::Tensor loss = net->forward(data->batch.input());

@@ -114,8 +114,8 @@ class TrainerSide final : public Side {
   void run(int64_t num_steps) override {
     trainer_.train({.train_dataset = dataset_,
                     .per_device_batch_size = kBatchSize,
-                    .max_num_updates = num_steps,
                     .train_dataloader_options = {.seed = kSeed},
+                    .max_num_updates = num_steps,
                     .reset_run_history = false});
   }
 

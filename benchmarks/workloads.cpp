@@ -141,8 +141,8 @@ class Training final : public Work {
 
   void run() override {
     trainer_.train({.train_dataset = TensorDataset(samples_.input, samples_.target),
-                    .num_epochs = 1,
                     .per_device_batch_size = batch_size_,
+                    .num_epochs = 1,
                     .reset_run_history = false});
   }
 

@@ -24,7 +24,7 @@ LINKBOY_API const NamedFactory<std::shared_ptr<Callback>>& callback_factory();
 ///         value cannot be parsed, or if a required option is missing; any error of the callback's
 ///         constructor.
 [[nodiscard]] inline std::shared_ptr<Callback> make_callback(const std::string& name,
-                                               const TextSettings& settings = {}) {
+                                                             const TextSettings& settings = {}) {
   return callback_factory().make(name, settings);
 }
 

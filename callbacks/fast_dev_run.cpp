@@ -37,7 +37,7 @@ class EndAfterFirstEpoch final : public LimitBatches {
   }
 
   void on_training_run_epoch_end(Trainer& trainer) override {
-    trainer.request_stop(StopReason::max_steps,
+    trainer.request_stop(StopReason::max_num_updates,
                          fmt::format("FastDevRun ends the run after {} training batches",
                                      trainer.run().train_dataloader()->size()));
   }

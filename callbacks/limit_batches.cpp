@@ -25,12 +25,12 @@ LimitBatches::LimitBatches(LimitBatchesOptions options) : options_(options) {
 
 void LimitBatches::on_dataloaders_ready(Trainer& trainer) {
   const auto& accelerator = trainer.accelerator();
-  const auto& train_loader = trainer.run().train_dataloader();  // null in `Trainer::evaluate`
-  const bool is_training = train_loader != nullptr;
+  const auto& train_dataloader = trainer.run().train_dataloader();  // null in `Trainer::evaluate`
+  const bool is_training = train_dataloader != nullptr;
   const bool repeats = options_.repeat_first_epoch && is_training;
   if (is_training && (options_.num_train_batches || repeats)) {
     trainer.set_train_dataloader(std::make_shared<LimitedLoader>(
-        train_loader, options_.num_train_batches.value_or(std::numeric_limits<int64_t>::max()),
+        train_dataloader, options_.num_train_batches.value_or(std::numeric_limits<int64_t>::max()),
         repeats));
   }
   const auto limit = [&](std::shared_ptr<DataLoader>& loader, int64_t num_batches) {
@@ -43,7 +43,7 @@ void LimitBatches::on_dataloaders_ready(Trainer& trainer) {
   };
   for (EvaluationSet& set : trainer.evaluation_sets()) {
     if (repeats) {
-      set = {.name = set.name, .loader = std::make_shared<PeekingLoader>(train_loader)};
+      set = {.name = set.name, .loader = std::make_shared<PeekingLoader>(train_dataloader)};
     }
     if (options_.num_intermediate_eval_batches) {
       if (!set.intermediate_loader) set.intermediate_loader = set.loader;

@@ -7,7 +7,8 @@
 namespace linkboy {
 
 void MoveModulesToDevice::move(Trainer& trainer) {
-  for (const auto& module : trainer.registered_modules()) module->to(trainer.accelerator().device());
+  for (const auto& module : trainer.registered_modules())
+    module->to(trainer.accelerator().device());
 }
 
 }  // namespace linkboy

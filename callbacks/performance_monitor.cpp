@@ -190,7 +190,8 @@ void PerformanceMonitor::on_eval_step_end(Trainer& trainer, const Batch&, const 
 void PerformanceMonitor::on_eval_epoch_end(Trainer& trainer) {
   if (evaluations_.empty()) return;  // the evaluation began before this callback was added
   const TimeSum steps = evaluations_.back().steps;
-  trainer.run_history().update_metric(trainer.run().metric_name("epoch_time"), end_evaluation(trainer));
+  trainer.run_history().update_metric(trainer.run().metric_name("epoch_time"),
+                                      end_evaluation(trainer));
   if (steps.count > 0) {
     trainer.run_history().update_metric(trainer.run().metric_name("step_time"), steps.mean());
   }

@@ -28,7 +28,7 @@ double test_loss(const Fold& fold) {
   auto optimizer = std::make_shared<torch::optim::SGD>(model->parameters(), 0.05);
   linkboy::Trainer trainer(model, torch::nn::MSELoss(), optimizer,
                            {.default_callbacks = linkboy::low_overhead_callbacks()});
-  trainer.train({.train_dataset = fold.train, .num_epochs = 5, .per_device_batch_size = 16});
+  trainer.train({.train_dataset = fold.train, .per_device_batch_size = 16, .num_epochs = 5});
   return trainer.evaluate({.dataset = fold.test}).at("evaluation_loss");
 }
 

@@ -69,9 +69,9 @@ int main() {
   MilestoneTrainer trainer(model, torch::nn::MSELoss(), optimizer,
                            {.callbacks = {std::make_shared<HalveLearningRate>(), milestones}});
   trainer.train({.train_dataset = make_waves(2000),
-                 .num_epochs = 20,
                  .eval_dataset = make_waves(500),
-                 .per_device_batch_size = 50});
+                 .per_device_batch_size = 50,
+                 .num_epochs = 20});
 
   const auto rates = linkboy::get_param_group_field(*optimizer, linkboy::ParamGroupField::lr);
   std::printf("%d milestones, learning rate %g\n", milestones->num_milestones, rates[0]);

@@ -52,9 +52,9 @@ int main() {
   // An update uses 64 samples for any number of processes that divides 64.
   const int64_t num_processes = trainer.accelerator().num_processes();
   trainer.train({.train_dataset = make_data(4096),
-                 .num_epochs = 3,
                  .eval_dataset = make_data(1000),
-                 .per_device_batch_size = std::max<int64_t>(64 / num_processes, 1)});
+                 .per_device_batch_size = std::max<int64_t>(64 / num_processes, 1),
+                 .num_epochs = 3});
 
   const linkboy::RunHistory& history = trainer.run_history();
   trainer.print(c10::str("processes: ", num_processes,

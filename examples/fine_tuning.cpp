@@ -51,12 +51,12 @@ void fine_tune(linkboy::vision::ResNet net) {
       net, torch::nn::CrossEntropyLoss(), optimizer,
       {.metrics = {{"accuracy", linkboy::accuracy({.num_classes = 3})}}, .callbacks = {unfreeze}});
   trainer.train({.train_dataset = make_images(256, /*seed=*/1),
-                 .num_epochs = 4,
                  .eval_dataset = make_images(160, /*seed=*/2),
                  .per_device_batch_size = 16,
-                 .create_scheduler_fn = linkboy::cosine(),
                  .train_dataloader_options = loading,
-                 .eval_dataloader_options = loading});
+                 .eval_dataloader_options = loading,
+                 .num_epochs = 4,
+                 .create_scheduler_fn = linkboy::cosine()});
   const std::vector<double> accuracies = trainer.run_history().get_metric_values("eval_accuracy");
   std::printf("accuracy: %.3f with the new head alone, %.3f with all layers\n", accuracies.front(),
               accuracies.back());

@@ -24,8 +24,8 @@ std::vector<at::Tensor> train(int64_t batch_size, int64_t accumulation_steps) {
   linkboy::Trainer trainer(model, torch::nn::MSELoss(), optimizer);
   // 1024 is a multiple of 64, so the last update has as many samples as the others.
   trainer.train({.train_dataset = make_data(1024),
-                 .num_epochs = 2,
                  .per_device_batch_size = batch_size,
+                 .num_epochs = 2,
                  .gradient_accumulation_steps = accumulation_steps});
   return model->parameters();
 }

@@ -52,9 +52,9 @@ int main() {
   linkboy::Trainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer,
                            {.callbacks = {metrics}});
   trainer.train({.train_dataset = make_clouds(2000),
-                 .num_epochs = 3,
                  .eval_dataset = make_clouds(1000),
-                 .per_device_batch_size = 64});
+                 .per_device_batch_size = 64,
+                 .num_epochs = 3});
 
   const linkboy::RunHistory& history = trainer.run_history();
   std::printf("accuracy: %.3f, Brier score: %.3f\n", history.get_latest_metric("eval_accuracy"),

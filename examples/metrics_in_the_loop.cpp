@@ -48,9 +48,9 @@ int main() {
 
   AccuracyTrainer trainer(model, torch::nn::CrossEntropyLoss(), optimizer);
   trainer.train({.train_dataset = make_clouds(2000),
-                 .num_epochs = 3,
                  .eval_dataset = make_clouds(1000),
-                 .per_device_batch_size = 64});
+                 .per_device_batch_size = 64,
+                 .num_epochs = 3});
 
   std::printf("accuracy by epoch:");
   for (double accuracy : trainer.run_history().get_metric_values("eval_accuracy")) {

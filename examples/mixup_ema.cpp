@@ -31,13 +31,13 @@ int main() {
   const linkboy::Transform normalise = linkboy::normalise({0.4}, {0.25});
   trainer.train(
       {.train_dataset = train,
-       .num_epochs = 5,
        .eval_dataset = test,
        .per_device_batch_size = 32,
        .train_dataloader_options = {.transform = linkboy::compose(
                                         {normalise, linkboy::random_horizontal_flip(),
                                          linkboy::mixup(/*alpha=*/0.4, shapes::kNumClasses)})},
-       .eval_dataloader_options = {.transform = normalise}});
+       .eval_dataloader_options = {.transform = normalise},
+       .num_epochs = 5});
 
   const linkboy::RunHistory& history = trainer.run_history();
   std::printf("accuracy: %.3f, of the averaged weights %.3f\n",

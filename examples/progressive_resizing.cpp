@@ -59,12 +59,12 @@ int main() {
   // All sizes belong to one run, so that the schedule covers them all.
   const linkboy::Transform normalise = linkboy::normalise({0.4}, {0.25});
   trainer.train({.train_dataset = train,
-                 .num_epochs = kSizes.size(),
                  .eval_dataset = test,
                  .per_device_batch_size = 32,
-                 .create_scheduler_fn = linkboy::cosine(),
                  .train_dataloader_options = {.transform = linkboy::compose({normalise, resize})},
-                 .eval_dataloader_options = {.transform = normalise}});
+                 .eval_dataloader_options = {.transform = normalise},
+                 .num_epochs = kSizes.size(),
+                 .create_scheduler_fn = linkboy::cosine()});
 
   std::printf("accuracy: %.3f at full size, trained on %.0f %% of the pixels\n",
               trainer.run_history().get_latest_metric("eval_accuracy"), 100.0 * part_of_pixels());

@@ -25,9 +25,9 @@ int main() {
   linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
                            {.metrics = {{"accuracy", linkboy::accuracy({.num_classes = 2})}}});
   trainer.train({.train_dataset = make_spirals(2000),
-                 .num_epochs = 10,
                  .eval_dataset = make_spirals(500),
-                 .per_device_batch_size = 50});
+                 .per_device_batch_size = 50,
+                 .num_epochs = 10});
   const auto result = trainer.evaluate({.dataset = make_spirals(1000)});
   std::printf("accuracy: %.3f\n", result.at("eval_accuracy"));
 }

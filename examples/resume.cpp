@@ -35,8 +35,8 @@ std::vector<at::Tensor> train(const linkboy::Dataset& data, uint64_t seed,
   linkboy::Trainer trainer(model, torch::nn::MSELoss(), optimizer,
                            {.callbacks = std::move(callbacks)});
   trainer.train({.train_dataset = data,
-                 .num_epochs = 4,
                  .per_device_batch_size = 64,
+                 .num_epochs = 4,
                  .resume_from = std::move(resume_from)});
   return model->parameters();
 }

@@ -46,11 +46,11 @@ void train(torch::jit::Module script, const std::filesystem::path& output) {
                            std::make_shared<torch::optim::AdamW>(model.parameters(), 3e-3));
   const linkboy::TensorDataset train_set(shapes::make_shapes(1024, 28, /*seed=*/1).tensors());
   trainer.train({.train_dataset = train_set,
-                 .num_epochs = 5,
                  .eval_dataset = test_set,
                  .per_device_batch_size = 32,
                  .train_dataloader_options = loading,
-                 .eval_dataloader_options = loading});
+                 .eval_dataloader_options = loading,
+                 .num_epochs = 5});
 
   const at::Tensor scores =
       trainer.predict({.dataset = test_set, .dataloader_options = loading}).toTensor();

@@ -22,7 +22,7 @@ LINKBOY_API const NamedFactory<std::shared_ptr<Metric>>& metric_factory();
 ///         value cannot be parsed, or if a required option is missing; any error of the metric's
 ///         constructor.
 [[nodiscard]] inline std::shared_ptr<Metric> make_metric(const std::string& name,
-                                           const TextSettings& settings = {}) {
+                                                         const TextSettings& settings = {}) {
   return metric_factory().make(name, settings);
 }
 

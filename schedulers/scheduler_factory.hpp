@@ -31,7 +31,7 @@ LINKBOY_API const NamedFactory<CreateSchedulerFn>& scheduler_factory();
 ///         value cannot be parsed, or if a required option is missing. A value that is out of range
 ///         does not cause an error until the run starts.
 [[nodiscard]] inline CreateSchedulerFn make_scheduler_fn(const std::string& name,
-                                           const SchedulerSettings& settings) {
+                                                         const SchedulerSettings& settings) {
   return scheduler_factory().make(name, settings);
 }
 

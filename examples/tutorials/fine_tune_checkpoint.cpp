@@ -48,7 +48,7 @@ void run(const std::string& base, const std::string& tuned) {
 
   linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
                            {.callbacks = {unfreeze}, .default_callbacks = {}});
-  trainer.train({.train_dataset = train, .num_epochs = 10, .per_device_batch_size = 20});
+  trainer.train({.train_dataset = train, .per_device_batch_size = 20, .num_epochs = 10});
   const auto scores = trainer.predict({.dataset = test}).toTensor();
   const auto right = scores.argmax(1).eq(classes.slice(0, 300));
   std::printf("accuracy in C++: %.3f\n", right.to(torch::kDouble).mean().item<double>());

@@ -47,9 +47,9 @@ void run() {
                            .callbacks = {stopping, best},
                            .default_callbacks = {}});
   trainer.train({.train_dataset = make_spirals(2000),
-                 .num_epochs = 10,
                  .eval_dataset = make_spirals(500),
                  .per_device_batch_size = 50,
+                 .num_epochs = 10,
                  .gradient_clip_norm = 1.0,
                  .create_scheduler_fn = linkboy::cosine()});
   const auto result = trainer.evaluate({.dataset = make_spirals(1000)});

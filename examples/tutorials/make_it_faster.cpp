@@ -41,9 +41,9 @@ Timing time_run(linkboy::Dataset dataset, linkboy::DataLoaderOptions loading) {
   linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
                            {.callbacks = {monitor}, .default_callbacks = {}});
   trainer.train({.train_dataset = std::move(dataset),
-                 .num_epochs = 2,
                  .per_device_batch_size = 50,
-                 .train_dataloader_options = std::move(loading)});
+                 .train_dataloader_options = std::move(loading),
+                 .num_epochs = 2});
   const linkboy::TrainPerformance last = *monitor->last_epoch();  // the first epoch is a warm-up
   return {last.samples_per_second(), last.data.mean() / last.step_time(),
           trainer.run_history().get_latest_metric("train_loss_epoch")};

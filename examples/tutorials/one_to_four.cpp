@@ -36,11 +36,12 @@ void run() {
   const linkboy::Accelerator& accelerator = trainer.accelerator();
   const int64_t num_processes = accelerator.num_processes();
   trainer.train({.train_dataset = make_data(4096),
-                 .num_epochs = 3,
                  .eval_dataset = make_data(1001),
-                 .per_device_batch_size = kTotalBatchSize / num_processes});
+                 .per_device_batch_size = kTotalBatchSize / num_processes,
+                 .num_epochs = 3});
 
-  const auto seen = trainer.accelerator().gather(torch::tensor({num_seen}, trainer.accelerator().device()));
+  const auto seen =
+      trainer.accelerator().gather(torch::tensor({num_seen}, trainer.accelerator().device()));
   const linkboy::RunHistory& history = trainer.run_history();
   trainer.print(c10::str("samples per rank: ", seen.sum().item<int64_t>() / num_processes,
                          ", updates: ", trainer.num_updates()));

@@ -38,8 +38,8 @@ void run(const std::filesystem::path& folder, int64_t killing_update) {
   linkboy::Trainer trainer(net, torch::nn::MSELoss(), optimizer,
                            {.callbacks = {states, stop, kill}, .default_callbacks = {}});
   trainer.train({.train_dataset = make_data(1000),
-                 .num_epochs = 4,
                  .per_device_batch_size = 64,
+                 .num_epochs = 4,
                  .resume_from = folder / "states/latest"});
   trainer.save_checkpoint(folder / "model.pt");
   trainer.print(c10::str("trained for ", trainer.num_updates(), " updates"));

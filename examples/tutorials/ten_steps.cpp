@@ -39,10 +39,10 @@ void run() {
                             .callbacks = {states, stop},
                             .default_callbacks = {}});
   trainer.train({.train_dataset = train,
-                 .num_epochs = 10,
                  .eval_dataset = test,
                  .per_device_batch_size = 50,
                  .train_dataloader_options = {.shuffle = false},
+                 .num_epochs = 10,
                  .resume_from = "states/latest"});
 
   const auto losses = trainer.run_history().get_metric_values("train_loss_epoch");

@@ -47,21 +47,21 @@ struct EngineOptions {
 
 /// Performs the updates of a hand-written loop. `initialize` creates it.
 ///
-///     auto [engine, train_loader, test_loader, scheduler] = linkboy::initialize(
+///     auto [engine, train_dataloader, test_loader, scheduler] = linkboy::initialize(
 ///         model, optimizer, torch::nn::CrossEntropyLoss(), train_loader_of_all,
 ///         test_loader_of_all, linkboy::cosine({}), {.num_epochs = 90, .gradient_clip_norm = 1.0});
 ///     for (int64_t epoch = 1; epoch <= 90; ++epoch) {
 ///       engine.train();
-///       for (const linkboy::Batch& batch : train_loader->batches(epoch)) {
+///       for (const linkboy::Batch& batch : train_dataloader->batches(epoch)) {
 ///         engine.zero_grad();
 ///         const at::Tensor output = engine(batch);
-///         engine.backward(engine.criterion(output, batch.target()));
+///         engine.backward(engine.loss_function(output, batch.target()));
 ///         engine.step();
 ///       }
 ///     }
 ///
 /// Every batch is one micro-step: it begins with `zero_grad` or the forward pass and ends with
-/// `step`. The Engine runs the forward pass and the criterion in the precision of the Accelerator,
+/// `step`. The Engine runs the forward pass and the loss function in the Accelerator's precision,
 /// scales and averages the gradients, clips them, and steps the optimizer and the scheduler after
 /// each complete accumulation window. An epoch begins when you train the first batch of a new
 /// iteration over the training loader. Its last window may be shorter than the others; its
@@ -80,10 +80,10 @@ class LINKBOY_API Engine {
   Engine& operator=(Engine&& other) noexcept;
   /// @}
 
-  /// Switches the model and the module of the criterion to training mode.
+  /// Switches the model and the module of the loss function to training mode.
   void train();
-  /// Switches the model and the module of the criterion to evaluation mode, and broadcasts rank 0's
-  /// buffers (such as batch-norm statistics) to all processes.
+  /// Switches the model and the module of the loss function to evaluation mode, and broadcasts rank
+  /// 0's buffers (such as batch-norm statistics) to all processes.
   /// @note Collective.
   void eval();
 
@@ -103,8 +103,8 @@ class LINKBOY_API Engine {
 
   /// Computes the loss.
   /// @return A scalar.
-  /// @throws Error if the Engine was created without a criterion.
-  at::Tensor criterion(const at::Tensor& output, const at::Tensor& target);
+  /// @throws Error if the Engine was created without a loss function.
+  at::Tensor loss_function(const at::Tensor& output, const at::Tensor& target);
 
   /// Adds the gradients of `loss` divided by the length of the accumulation window. In the window's
   /// last micro-step, averages them over the processes.
@@ -168,8 +168,8 @@ class LINKBOY_API Engine {
  private:
   struct Implementation;
   friend InitializedEngine initialize(
-      Model model, std::shared_ptr<torch::optim::Optimizer> optimizer, LossFunction criterion,
-      std::shared_ptr<DataLoader> train_loader, std::shared_ptr<DataLoader> eval_loader,
+      Model model, std::shared_ptr<torch::optim::Optimizer> optimizer, LossFunction loss_function,
+      std::shared_ptr<DataLoader> train_dataloader, std::shared_ptr<DataLoader> eval_dataloader,
       const CreateSchedulerFn& create_scheduler_fn, EngineOptions options);
 
   explicit Engine(std::unique_ptr<Implementation> implementation);
@@ -178,28 +178,28 @@ class LINKBOY_API Engine {
   std::unique_ptr<Implementation> impl_;
 };
 
-/// Result of `initialize`; unpack it with `auto [engine, train_loader, ...]`.
+/// Result of `initialize`; unpack it with `auto [engine, train_dataloader, ...]`.
 struct InitializedEngine {
   /// Performs the updates.
   Engine engine;
   /// Loader of this process's training batches, on its device; null if no loader was passed.
-  std::shared_ptr<DataLoader> train_loader;
+  std::shared_ptr<DataLoader> train_dataloader;
   /// Loader of this process's evaluation batches, on its device. Each sample belongs to exactly one
   /// process. Null if no loader was passed.
-  std::shared_ptr<DataLoader> eval_loader;
+  std::shared_ptr<DataLoader> eval_dataloader;
   /// The scheduler of `engine`; may be null.
   Scheduler* scheduler;
 };
 
 /// Creates an Engine. Selects the device, connects the processes, and moves the model, the
-/// optimizer's state and the criterion to the device. Broadcasts rank 0's weights to all processes
-/// and shares the loaders between them. Creates the scheduler for the length of the run.
+/// optimizer's state and the loss function to the device. Broadcasts rank 0's weights to all
+/// processes and shares the loaders between them. Creates the scheduler for the length of the run.
 ///
-/// @param criterion  May be empty if the loop computes its losses itself.
-/// @param train_loader  Either a loader that returns all batches on every process (see
+/// @param loss_function  May be empty if the loop computes its losses itself.
+/// @param train_dataloader  Either a loader that returns all batches on every process (see
 ///        `DataLoader::shared`), or one that returns only the batches of its own process. If it is
 ///        null, every accumulation window has its full length.
-/// @param eval_loader  Treated like `train_loader`; may be null.
+/// @param eval_dataloader  Treated like `train_dataloader`; may be null.
 /// @param create_scheduler_fn  May be empty.
 /// @throws OptionError if the optimizer is null or an LBFGS, if an option is out of range, or if
 ///         the scheduler needs the length of the run but it is not known; the errors of
@@ -207,9 +207,9 @@ struct InitializedEngine {
 /// @note Collective.
 LINKBOY_API InitializedEngine initialize(Model model,
                                          std::shared_ptr<torch::optim::Optimizer> optimizer,
-                                         LossFunction criterion = {},
-                                         std::shared_ptr<DataLoader> train_loader = nullptr,
-                                         std::shared_ptr<DataLoader> eval_loader = nullptr,
+                                         LossFunction loss_function = {},
+                                         std::shared_ptr<DataLoader> train_dataloader = nullptr,
+                                         std::shared_ptr<DataLoader> eval_dataloader = nullptr,
                                          const CreateSchedulerFn& create_scheduler_fn = {},
                                          EngineOptions options = {});
 

@@ -42,7 +42,7 @@ class RunSnapshot;
 /// Runs the training loop. Every step of the loop is a virtual method that a subclass can override.
 ///
 ///     linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer);
-///     trainer.train({.train_dataset = train, .num_epochs = 8, .eval_dataset = test});
+///     trainer.train({.train_dataset = train, .eval_dataset = test, .num_epochs = 8});
 ///
 /// You can override one method without knowing the others:
 ///
@@ -75,13 +75,13 @@ class RunSnapshot;
 class LINKBOY_API Trainer {
  public:
   /// @param model  Any type that converts to Model.
-  /// @param loss_func  May be empty if `calculate_*_batch_loss` is overridden.
+  /// @param loss_function  May be empty if `calculate_*_batch_loss` is overridden.
   /// @param optimizer  May be null if the Trainer only evaluates and predicts.
   /// @throws OptionError if a callback is null or two have the same name; the errors of
   ///         Accelerator's constructor, unless the options contain an Accelerator.
   /// @note Collective, unless the options contain an Accelerator.
-  Trainer(Model model, LossFunction loss_func, std::shared_ptr<torch::optim::Optimizer> optimizer,
-          TrainerOptions options = {});
+  Trainer(Model model, LossFunction loss_function,
+          std::shared_ptr<torch::optim::Optimizer> optimizer, TrainerOptions options = {});
   virtual ~Trainer();
 
   // ---- Runs. All except the stop functions are collective. -------------------------------------
@@ -417,7 +417,7 @@ class LINKBOY_API Trainer {
   /// The model that was passed to the constructor.
   Model& model();
   /// The loss function; empty if none was passed.
-  const LossFunction& loss_func() const;
+  const LossFunction& loss_function() const;
   /// The optimizer (null if none was passed), or the registered optimizer called `name`. Waits like
   /// `num_updates`.
   /// @throws Error that lists the names if there is no such optimizer.

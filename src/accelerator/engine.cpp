@@ -156,10 +156,10 @@ void check_engine_options(const EngineOptions& options, const torch::optim::Opti
 
 struct Engine::Implementation {
   Implementation(Model model, std::shared_ptr<torch::optim::Optimizer> optimizer,
-                 LossFunction criterion, EngineOptions& options)
+                 LossFunction loss_function, EngineOptions& options)
       : model_(std::move(model)),
         trained_(std::move(optimizer)),
-        criterion_(std::move(criterion)),
+        loss_function_(std::move(loss_function)),
         accelerator_(options.shared_accelerator
                          ? std::move(options.shared_accelerator)
                          : std::make_shared<Accelerator>(std::move(options.accelerator))),
@@ -167,9 +167,9 @@ struct Engine::Implementation {
         max_num_epochs_(options.num_epochs) {
     place_->may_continue = [this] { return may_continue(); };
     std::vector<std::shared_ptr<torch::nn::Module>> others;
-    if (criterion_.module()) {
-      criterion_.module()->to(accelerator_->device());
-      others.push_back(criterion_.module());
+    if (loss_function_.module()) {
+      loss_function_.module()->to(accelerator_->device());
+      others.push_back(loss_function_.module());
     }
     accelerator_->prepare(model_, trained_.get().get(), others);
     accelerator_->set_gradient_accumulation_steps(options.gradient_accumulation_steps);
@@ -178,26 +178,27 @@ struct Engine::Implementation {
   Implementation(const Implementation&) = delete;
   Implementation& operator=(const Implementation&) = delete;
 
-  void share(std::shared_ptr<DataLoader>& train_loader,
-             std::shared_ptr<DataLoader>& eval_loader) const {
-    if (train_loader) {
-      train_loader =
-          std::make_shared<EpochLoader>(accelerator_->prepare(std::move(train_loader)), place_);
+  void share(std::shared_ptr<DataLoader>& train_dataloader,
+             std::shared_ptr<DataLoader>& eval_dataloader) const {
+    if (train_dataloader) {
+      train_dataloader =
+          std::make_shared<EpochLoader>(accelerator_->prepare(std::move(train_dataloader)), place_);
     }
-    if (eval_loader) {
+    if (eval_dataloader) {
       // An evaluation counts each sample once.
-      eval_loader = accelerator_->prepare(share_between_ranks(
-          std::move(eval_loader), accelerator_->process_group(), /*even_batches=*/false));
+      eval_dataloader = accelerator_->prepare(share_between_ranks(
+          std::move(eval_dataloader), accelerator_->process_group(), /*even_batches=*/false));
     }
   }
 
   /// If ranks made different numbers of updates or collective calls, they would wait for each other
   /// forever. Therefore this check comes before the first call that depends on any of these values.
-  void check_same_on_all_ranks(const EngineOptions& options, const DataLoader* train_loader,
+  void check_same_on_all_ranks(const EngineOptions& options, const DataLoader* train_dataloader,
                                bool has_eval_loader, bool has_scheduler) const {
     if (accelerator_->num_processes() == 1) return;
     std::vector<std::string> lines{
-        c10::str("batches per epoch = ", train_loader != nullptr ? train_loader->size() : 0),
+        c10::str("batches per epoch = ",
+                 train_dataloader != nullptr ? train_dataloader->size() : 0),
         c10::str("an evaluation loader = ", has_eval_loader),
         c10::str("a scheduler = ", has_scheduler)};
     for (const auto& [name, value] : options_to_text(options))
@@ -298,11 +299,11 @@ struct Engine::Implementation {
     if (const GradScaler* scaler = accelerator_->grad_scaler()) {
       state.set("grad_scaler", scaler->state_dict());
     }
-    if (train_loader_) state.set("train_loader", train_loader_->state_dict());
+    if (train_dataloader_) state.set("train_loader", train_dataloader_->state_dict());
   }
 
   void load_parts(const StateDict& state) {
-    if (train_loader_) train_loader_->load_state_dict(state.get_dict("train_loader"));
+    if (train_dataloader_) train_dataloader_->load_state_dict(state.get_dict("train_loader"));
     if (GradScaler* scaler = accelerator_->grad_scaler()) {
       scaler->load_state_dict(state.get_dict("grad_scaler"));
     }
@@ -311,9 +312,9 @@ struct Engine::Implementation {
 
   Model model_;
   TrainedOptimizer trained_;
-  LossFunction criterion_;
+  LossFunction loss_function_;
   std::shared_ptr<Accelerator> accelerator_;
-  std::shared_ptr<DataLoader> train_loader_;
+  std::shared_ptr<DataLoader> train_dataloader_;
   bool is_scheduler_used_ = false;  // by the loop, which may pass it a metric
   int64_t num_epochs_ended_ = 0;
   RunConfig config_;
@@ -333,12 +334,12 @@ Engine& Engine::operator=(Engine&& other) noexcept = default;
 
 void Engine::train() {
   impl_->model_.train();
-  if (impl_->criterion_.module()) impl_->criterion_.module()->train();
+  if (impl_->loss_function_.module()) impl_->loss_function_.module()->train();
 }
 
 void Engine::eval() {
   impl_->model_.eval();
-  if (impl_->criterion_.module()) impl_->criterion_.module()->eval();
+  if (impl_->loss_function_.module()) impl_->loss_function_.module()->eval();
   impl_->accelerator_->broadcast_buffers();
 }
 
@@ -351,12 +352,13 @@ void Engine::begin_forward() {
   if (impl_->model_.is_training() && at::GradMode::is_enabled()) impl_->begin_micro_step();
 }
 
-at::Tensor Engine::criterion(const at::Tensor& output, const at::Tensor& target) {
-  LINKBOY_CHECK(impl_->criterion_,
-                "the Engine has no criterion. Pass one to initialize, or compute the loss in the "
-                "loop.");
+at::Tensor Engine::loss_function(const at::Tensor& output, const at::Tensor& target) {
+  LINKBOY_CHECK(
+      impl_->loss_function_,
+      "the Engine has no loss function. Pass one to initialize, or compute the loss in the "
+      "loop.");
   const auto autocast = impl_->accelerator_->autocast();
-  return impl_->criterion_(output, target);
+  return impl_->loss_function_(output, target);
 }
 
 void Engine::backward(const at::Tensor& loss) {
@@ -413,8 +415,8 @@ StateDict Engine::state_dict() {
   StateDict own{{"num_updates", run.num_updates_},
                 {"num_epochs", run.num_epochs_},
                 {"micro_step", run.place_->micro_step}};
-  if (run.train_loader_) {
-    save_resume_position(own, *run.train_loader_, run.accelerator_->num_processes());
+  if (run.train_dataloader_) {
+    save_resume_position(own, *run.train_dataloader_, run.accelerator_->num_processes());
   }
   run.add_parts(own);
   if (run.accelerator_->has_own_weights()) own.set(kWeightsOfRanks, run.weights_of_ranks());
@@ -424,7 +426,7 @@ StateDict Engine::state_dict() {
   if (const Scheduler* scheduler = run.trained_.scheduler()) {
     state.set(kScheduler, scheduler->state_dict());
   }
-  if (const auto& module = run.criterion_.module()) {
+  if (const auto& module = run.loss_function_.module()) {
     state.set(kRegisteredModules, StateDict{{"0", StateDict(named_tensors_of(*module))}});
   }
   state.set(kEngine, own);
@@ -439,12 +441,12 @@ void Engine::load_state_dict(const StateDict& state) {
   const StateDict weights = run.weights_in(state);
   const StateDict model = weights.get_dict(kModel);
   check_named_tensors(run.model_.named_tensors(), model, "the Engine's state");
-  NamedTensors of_criterion;
-  StateDict criterion;
-  if (const auto& module = run.criterion_.module()) {
-    of_criterion = named_tensors_of(*module);
-    criterion = state.get_dict(kRegisteredModules).get_dict("0");
-    check_named_tensors(of_criterion, criterion, "the criterion's state");
+  NamedTensors of_loss_function;
+  StateDict loss_function;
+  if (const auto& module = run.loss_function_.module()) {
+    of_loss_function = named_tensors_of(*module);
+    loss_function = state.get_dict(kRegisteredModules).get_dict("0");
+    check_named_tensors(of_loss_function, loss_function, "the loss function's state");
   }
   const int64_t num_updates = own.get_int("num_updates");
   const int64_t num_epochs = own.get_int("num_epochs");
@@ -452,9 +454,9 @@ void Engine::load_state_dict(const StateDict& state) {
   LINKBOY_CHECK(num_updates >= 0 && num_epochs >= 0 && micro_step >= 0, "the Engine's state has ",
                 num_updates, " updates, ", num_epochs, " epochs and ", micro_step,
                 " micro-steps; none may be negative. Use another state.");
-  if (run.train_loader_) {
+  if (run.train_dataloader_) {
     micro_step =
-        micro_step_in_this_run(own, *run.train_loader_, run.accelerator_->num_processes(),
+        micro_step_in_this_run(own, *run.train_dataloader_, run.accelerator_->num_processes(),
                                run.config_.gradient_accumulation_steps, "the Engine's state");
   }
   StateDict schedule;
@@ -475,7 +477,7 @@ void Engine::load_state_dict(const StateDict& state) {
     throw;
   }
   run.model_.load_state_dict(model);
-  copy_named_tensors(of_criterion, criterion, "the criterion's state");
+  copy_named_tensors(of_loss_function, loss_function, "the loss function's state");
   if (scheduler != nullptr) scheduler->load_state_dict(schedule);
   run.num_updates_ = num_updates;
   run.num_epochs_ = num_epochs;
@@ -486,17 +488,18 @@ void Engine::load_state_dict(const StateDict& state) {
 }
 
 InitializedEngine initialize(Model model, std::shared_ptr<torch::optim::Optimizer> optimizer,
-                             LossFunction criterion, std::shared_ptr<DataLoader> train_loader,
-                             std::shared_ptr<DataLoader> eval_loader,
+                             LossFunction loss_function,
+                             std::shared_ptr<DataLoader> train_dataloader,
+                             std::shared_ptr<DataLoader> eval_dataloader,
                              const CreateSchedulerFn& create_scheduler_fn, EngineOptions options) {
-  check_engine_options(options, optimizer.get(), train_loader != nullptr,
+  check_engine_options(options, optimizer.get(), train_dataloader != nullptr,
                        create_scheduler_fn != nullptr);
   auto engine = std::make_unique<Engine::Implementation>(std::move(model), std::move(optimizer),
-                                                         std::move(criterion), options);
-  engine->check_same_on_all_ranks(options, train_loader.get(), eval_loader != nullptr,
+                                                         std::move(loss_function), options);
+  engine->check_same_on_all_ranks(options, train_dataloader.get(), eval_dataloader != nullptr,
                                   create_scheduler_fn != nullptr);
-  engine->share(train_loader, eval_loader);
-  engine->train_loader_ = train_loader;
+  engine->share(train_dataloader, eval_dataloader);
+  engine->train_dataloader_ = train_dataloader;
   engine->config_ =
       resolve_run_config(*engine->accelerator_,
                          {.num_epochs = options.num_epochs,
@@ -504,10 +507,11 @@ InitializedEngine initialize(Model model, std::shared_ptr<torch::optim::Optimize
                           .gradient_accumulation_steps = options.gradient_accumulation_steps,
                           .gradient_clip_value = options.gradient_clip_value,
                           .gradient_clip_norm = options.gradient_clip_norm},
-                         train_loader.get(), eval_loader.get());
+                         train_dataloader.get(), eval_dataloader.get());
   engine->make_scheduler(create_scheduler_fn);
   Scheduler* const scheduler = engine->trained_.scheduler();
-  return {Engine(std::move(engine)), std::move(train_loader), std::move(eval_loader), scheduler};
+  return {Engine(std::move(engine)), std::move(train_dataloader), std::move(eval_dataloader),
+          scheduler};
 }
 
 }  // namespace linkboy

@@ -28,12 +28,13 @@ void set_training_lengths(RunConfig& config, const TrainOptions& options) {
 }
 
 RunConfig resolve_run_config(const Accelerator& accelerator, const TrainOptions& options,
-                             const DataLoader* train_loader, const DataLoader* eval_loader) {
+                             const DataLoader* train_dataloader,
+                             const DataLoader* eval_dataloader) {
   RunConfig config;
   config.num_processes = accelerator.num_processes();
   config.is_distributed = config.num_processes > 1;
-  config.is_local_process_zero = accelerator.is_local_main_process();
-  config.is_world_process_zero = accelerator.is_main_process();
+  config.is_local_main_process = accelerator.is_local_main_process();
+  config.is_main_process = accelerator.is_main_process();
   config.device = accelerator.device().str();
   config.precision = accelerator.precision();
   config.gradient_accumulation_steps = options.gradient_accumulation_steps;
@@ -41,19 +42,19 @@ RunConfig resolve_run_config(const Accelerator& accelerator, const TrainOptions&
   config.gradient_clip_norm = options.gradient_clip_norm;
   config.num_epochs = options.num_epochs.value_or(0);
   config.max_num_updates = options.max_num_updates.value_or(0);
-  if (eval_loader != nullptr) {
+  if (eval_dataloader != nullptr) {
     config.num_eval_batches_per_epoch =
-        max_over_ranks(accelerator.process_group(), eval_loader->size());
-    config.eval_per_device_batch_size = eval_loader->batch_size();
+        max_over_ranks(accelerator.process_group(), eval_dataloader->size());
+    config.eval_per_device_batch_size = eval_dataloader->batch_size();
     config.eval_total_batch_size = config.eval_per_device_batch_size * config.num_processes;
   }
-  if (train_loader == nullptr) return config;
+  if (train_dataloader == nullptr) return config;
 
-  config.num_train_batches_per_epoch = train_loader->size();
+  config.num_train_batches_per_epoch = train_dataloader->size();
   LINKBOY_CHECK(config.num_train_batches_per_epoch >= 1, "the training loader's size() is ",
                 config.num_train_batches_per_epoch,
                 "; an epoch must have at least 1 batch. Use more data or smaller batches.");
-  config.train_per_device_batch_size = train_loader->batch_size();
+  config.train_per_device_batch_size = train_dataloader->batch_size();
   set_training_lengths(config, options);
   return config;
 }

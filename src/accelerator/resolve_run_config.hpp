@@ -11,7 +11,7 @@ class Accelerator;
 /// @throws Error if the training loader has no batches.
 /// @note Collective if there is an evaluation loader.
 RunConfig resolve_run_config(const Accelerator& accelerator, const TrainOptions& options,
-                             const DataLoader* train_loader, const DataLoader* eval_loader);
+                             const DataLoader* train_dataloader, const DataLoader* eval_dataloader);
 
 /// Fills in the counts that follow from the number of batches per process, the accumulation, the
 /// number of processes and the requested length.

@@ -83,8 +83,8 @@ struct Pickled {
 };
 
 /// Pickles values like Python's `torch.save`: None, bools, integers, doubles, strings, tensors on
-/// the CPU, and lists, tuples and dicts of these. Unlike LibTorch's pickler, writes every dtype that
-/// Python reads.
+/// the CPU, and lists, tuples and dicts of these. Unlike LibTorch's pickler, writes every dtype
+/// that Python reads.
 class Pickler {
  public:
   Pickler() { put(Op::kProtocol, uint8_t{2}); }

@@ -192,8 +192,8 @@ class Backup {
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options_;
 };
 
-/// Returns the state of an optimizer without a layout: the bytes of LibTorch's own archive, with the
-/// class and the shapes of the parameters, which the archive itself does not check.
+/// Returns the state of an optimizer without a layout: the bytes of LibTorch's own archive, with
+/// the class and the shapes of the parameters, which the archive itself does not check.
 StateDict save_libtorch_archive(const Optimizer& optimizer) {
   std::string bytes;
   try {

@@ -90,7 +90,7 @@ struct LoadOptions {
     const StateDict both = {{"betas[0]", items[0]}, {"betas[1]", items[1]}};
     betas = {number(both, "betas[0]"), number(both, "betas[1]")};
   }
-  /// Of the options that only Python has, two change the results.
+  /// Two of the options that only Python has change the results.
   void of_python(std::initializer_list<std::string_view>) const {
     refused("maximize");
     refused("differentiable");

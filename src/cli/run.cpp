@@ -20,11 +20,11 @@
 #include "linkboy/callbacks/print_progress.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/stop_on_signal.hpp"
-#include "linkboy/tracking/track_run.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/tensor_renaming.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/metrics/metric_factory.hpp"
+#include "linkboy/tracking/track_run.hpp"
 #include "linkboy/tracking/tracker_factory.hpp"
 
 namespace linkboy::cli::detail {

@@ -93,7 +93,7 @@ enum class Outcome { fits, too_large, too_few_values, stopped };
 Outcome try_batches(RunSnapshot& snapshot, const TrainOptions& options, bool can_be_larger) {
   try {
     const TrainResult result = snapshot.trial(options);
-    return result.reason == StopReason::max_steps ? Outcome::fits : Outcome::stopped;
+    return result.reason == StopReason::max_num_updates ? Outcome::fits : Outcome::stopped;
   } catch (const TooLarge&) {
     return Outcome::too_large;
   } catch (const std::bad_alloc&) {

@@ -11,14 +11,14 @@
 #include <utility>
 
 #include "linkboy/accelerator/main_process.hpp"
-#include "linkboy/tracking/describe_run.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/extend/async_scalar.hpp"
 #include "linkboy/extend/loss_average.hpp"
 #include "linkboy/extend/metric_cursor.hpp"
 #include "linkboy/run/step_output.hpp"
-#include "tracking/tracker_group.hpp"
+#include "linkboy/tracking/describe_run.hpp"
 #include "linkboy/trainer.hpp"
+#include "tracking/tracker_group.hpp"
 
 namespace linkboy {
 namespace {

@@ -15,10 +15,12 @@ const TrainResult& Run::result() const { return state().result; }
 const std::filesystem::path& Run::resumed_from() const { return state().resumed_from; }
 
 const std::shared_ptr<DataLoader>& Run::train_dataloader() const {
-  return state().data.train_loader;
+  return state().data.train_dataloader;
 }
 
-const std::shared_ptr<DataLoader>& Run::eval_dataloader() const { return state().data.eval_loader; }
+const std::shared_ptr<DataLoader>& Run::eval_dataloader() const {
+  return state().data.eval_dataloader;
+}
 
 const std::vector<EvaluationSet>& Run::evaluation_sets() const {
   return state().data.evaluation_sets;

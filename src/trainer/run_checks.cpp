@@ -318,11 +318,11 @@ void check_same_loaders_on_all_ranks(const RunData& data,
                                      const std::vector<std::string>& lines_of_trainer,
                                      const Accelerator& accelerator) {
   if (accelerator.num_processes() == 1) return;
-  const int64_t num_batches = data.train_loader->size();
-  std::vector<std::string> lines{c10::str("batch size = ", data.train_loader->batch_size()),
+  const int64_t num_batches = data.train_dataloader->size();
+  std::vector<std::string> lines{c10::str("batch size = ", data.train_dataloader->batch_size()),
                                  c10::str("batches per epoch = ", num_batches),
                                  c10::str("evaluation sets = ", data.evaluation_sets.size())};
-  const StateDict loader = data.train_loader->state_dict();
+  const StateDict loader = data.train_dataloader->state_dict();
   // The position may differ: a loader with its own shard knows only its rank's position.
   if (loader.contains("seed")) {
     lines.push_back(c10::str("the loader's seed = ", loader.at("seed")));

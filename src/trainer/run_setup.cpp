@@ -29,8 +29,8 @@ void Trainer::Implementation::RunSetUp::set_up_training(const TrainOptions& opti
   share_loader_seed();
   // This comes before anything changes, because it throws if data is missing and no override
   // supplies it.
-  auto train_loader = trainer.create_train_dataloader(options);
-  LINKBOY_CHECK(train_loader != nullptr,
+  auto train_dataloader = trainer.create_train_dataloader(options);
+  LINKBOY_CHECK(train_dataloader != nullptr,
                 "create_train_dataloader returned null; it must return a loader.");
   auto evaluation_sets = create_evaluation_sets(options);
   if (options.reset_run_history) of.run_->history->reset();
@@ -38,7 +38,7 @@ void Trainer::Implementation::RunSetUp::set_up_training(const TrainOptions& opti
       of.run_->history, RunProgress(),
       WindowContents(options.weight_by_batch_size, trainer.needs_closure()));
   RunState& run = *of.run_;
-  run.data = {.train_loader = std::move(train_loader),
+  run.data = {.train_dataloader = std::move(train_dataloader),
               .evaluation_sets = std::move(evaluation_sets)};
   of.callback_handler_.begin_run();
   of.abandon_update();  // an override of `optimizer_zero_grad` may have kept those of the last one
@@ -83,7 +83,7 @@ void Trainer::Implementation::RunSetUp::before_first_epoch(const TrainOptions& o
   RunState& run = *trainer_.run_;
   RunEvaluations& evaluations = run.evaluations;
   if (options.evaluate_before_training && !run.progress.is_resumed() &&
-      !evaluations.was_evaluated_before && run.data.eval_loader) {
+      !evaluations.was_evaluated_before && run.data.eval_dataloader) {
     // It may be complete although a callback has stopped the run at its end.
     const auto note = c10::make_scope_exit([&] {
       evaluations.was_evaluated_before =
@@ -170,7 +170,8 @@ void Trainer::Implementation::RunSetUp::call_with_loaders(void (Callback::*event
 /// processes and moves them to the device.
 void Trainer::Implementation::RunSetUp::prepare_dataloaders() {
   const auto use_first_set = [&data = trainer_.run_->data] {
-    data.eval_loader = data.evaluation_sets.empty() ? nullptr : data.evaluation_sets.front().loader;
+    data.eval_dataloader =
+        data.evaluation_sets.empty() ? nullptr : data.evaluation_sets.front().loader;
   };
   use_first_set();
   call_with_loaders(&Callback::on_dataloaders_ready);
@@ -197,7 +198,7 @@ void Trainer::set_train_dataloader(std::shared_ptr<DataLoader> loader) {
                 "the training loader cannot be replaced here: the length of the run depends on it. "
                 "Replace it in on_dataloaders_ready.");
   LINKBOY_CHECK(loader != nullptr, "the training loader is null; pass a loader.");
-  impl_->run_->data.train_loader = std::move(loader);
+  impl_->run_->data.train_dataloader = std::move(loader);
 }
 
 DataLoaderOptions Trainer::default_train_dataloader_options(int64_t batch_size) {
@@ -267,9 +268,9 @@ std::shared_ptr<DataLoader> Trainer::create_eval_dataloader(const EvaluateOption
 void Trainer::prepare_model_optimizer_and_dataloaders() {
   Implementation::RunSetUp(*impl_).prepare_modules();
   impl_->stop_.attach(impl_->accelerator_->shared_process_group());
-  if (impl_->run_->data.train_loader)
-    impl_->run_->data.train_loader =
-        impl_->accelerator_->prepare(std::move(impl_->run_->data.train_loader));
+  if (impl_->run_->data.train_dataloader)
+    impl_->run_->data.train_dataloader =
+        impl_->accelerator_->prepare(std::move(impl_->run_->data.train_dataloader));
   // An evaluation counts each sample once.
   const auto prepare = [this](std::shared_ptr<DataLoader>& loader) {
     if (!loader) return;
@@ -283,8 +284,8 @@ void Trainer::prepare_model_optimizer_and_dataloaders() {
 }
 
 RunConfig Trainer::create_run_config(const TrainOptions& options) {
-  return resolve_run_config(*impl_->accelerator_, options, impl_->run_->data.train_loader.get(),
-                            impl_->run_->data.eval_loader.get());
+  return resolve_run_config(*impl_->accelerator_, options, impl_->run_->data.train_dataloader.get(),
+                            impl_->run_->data.eval_dataloader.get());
 }
 
 std::unique_ptr<Scheduler> Trainer::create_scheduler(const TrainOptions& options) {

@@ -16,8 +16,8 @@ namespace linkboy {
 
 /// The data of a run.
 struct RunData {
-  std::shared_ptr<DataLoader> train_loader{};
-  std::shared_ptr<DataLoader> eval_loader{};  // of the evaluation in progress or the first set
+  std::shared_ptr<DataLoader> train_dataloader{};
+  std::shared_ptr<DataLoader> eval_dataloader{};  // of the evaluation in progress or the first set
   std::vector<EvaluationSet> evaluation_sets{};
 };
 

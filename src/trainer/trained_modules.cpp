@@ -21,9 +21,9 @@ StateDict buffers_among(const std::vector<at::Tensor>& parameters, NamedTensors 
 
 }  // namespace
 
-TrainedModules::TrainedModules(Model model, LossFunction loss_func)
-    : model_(std::move(model)), loss_func_(std::move(loss_func)) {
-  if (loss_func_.module()) add(loss_func_.module());
+TrainedModules::TrainedModules(Model model, LossFunction loss_function)
+    : model_(std::move(model)), loss_function_(std::move(loss_function)) {
+  if (loss_function_.module()) add(loss_function_.module());
 }
 
 void TrainedModules::add(std::shared_ptr<torch::nn::Module> module) {

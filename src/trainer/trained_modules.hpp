@@ -20,11 +20,11 @@ namespace linkboy {
 /// number.
 class TrainedModules {
  public:
-  TrainedModules(Model model, LossFunction loss_func);
+  TrainedModules(Model model, LossFunction loss_function);
 
   Model& model() { return model_; }
   const Model& model() const { return model_; }
-  const LossFunction& loss_func() const { return loss_func_; }
+  const LossFunction& loss_function() const { return loss_function_; }
   const std::vector<std::shared_ptr<torch::nn::Module>>& registered() const { return registered_; }
   /// @throws Error if `module` is null.
   void add(std::shared_ptr<torch::nn::Module> module);
@@ -56,7 +56,7 @@ class TrainedModules {
 
  private:
   Model model_;
-  LossFunction loss_func_;
+  LossFunction loss_function_;
   std::vector<std::shared_ptr<torch::nn::Module>> registered_;
 };
 

@@ -37,7 +37,7 @@ TrainResult Trainer::train(const TrainOptions& options) {
 
 void Trainer::run_training() {
   while (begin_epoch()) {
-    run_train_epoch(*impl_->run_->data.train_loader);
+    run_train_epoch(*impl_->run_->data.train_dataloader);
     evaluate_epoch();
     scheduler_epoch_end();
     end_epoch();
@@ -229,12 +229,12 @@ StepOutput Trainer::calculate_train_batch_loss(const Batch& batch) {
 }
 
 StepOutput Trainer::Implementation::calculate_batch_loss(const Batch& batch) {
-  const LossFunction& loss_func = modules_.loss_func();
-  LINKBOY_CHECK_OPTION(loss_func,
+  const LossFunction& loss_function = modules_.loss_function();
+  LINKBOY_CHECK_OPTION(loss_function,
                        "the Trainer has no loss function. Pass one to its constructor, or "
                        "override calculate_train_batch_loss and calculate_eval_batch_loss.");
   at::Tensor outputs = modules_.model()(batch.input());
-  at::Tensor loss = loss_func(outputs, batch.target());
+  at::Tensor loss = loss_function(outputs, batch.target());
   return {.loss = std::move(loss), .model_outputs = std::move(outputs), .batch_size = batch.size()};
 }
 
@@ -383,7 +383,7 @@ void Trainer::Implementation::after_last_epoch(const TrainOptions& options) {
                 "run_training ended without an epoch, but the run has epochs left. Call "
                 "begin_epoch, run_train_epoch and end_epoch, or request_stop.");
   if (!options.max_num_updates || trainer_.num_updates() < run_->config.max_num_updates) return;
-  run_->result.reason = StopReason::max_steps;
+  run_->result.reason = StopReason::max_num_updates;
   run_->result.message = fmt::format("Reached the maximum of {} updates in epoch {}",
                                      trainer_.num_updates(), run_->history->current_epoch() - 1);
   trainer_.print(run_->result.message);

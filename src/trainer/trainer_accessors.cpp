@@ -30,16 +30,16 @@ CallbackList callbacks_of(TrainerOptions& options) {
 
 }  // namespace
 
-Trainer::Trainer(Model model, LossFunction loss_func,
+Trainer::Trainer(Model model, LossFunction loss_function,
                  std::shared_ptr<torch::optim::Optimizer> optimizer, TrainerOptions options)
-    : impl_(std::make_unique<Implementation>(*this, std::move(model), std::move(loss_func),
+    : impl_(std::make_unique<Implementation>(*this, std::move(model), std::move(loss_function),
                                              std::move(optimizer), std::move(options))) {}
 
-Trainer::Implementation::Implementation(Trainer& trainer, Model model, LossFunction loss_func,
+Trainer::Implementation::Implementation(Trainer& trainer, Model model, LossFunction loss_function,
                                         std::shared_ptr<torch::optim::Optimizer> optimizer,
                                         TrainerOptions options)
     : trainer_(trainer),
-      modules_(std::move(model), std::move(loss_func)),
+      modules_(std::move(model), std::move(loss_function)),
       optimizers_(std::move(optimizer)),
       callback_handler_(callbacks_of(options)),
       accelerator_(accelerator_of(options)),
@@ -54,7 +54,7 @@ Trainer::~Trainer() = default;
 
 Model& Trainer::model() { return impl_->modules_.model(); }
 
-const LossFunction& Trainer::loss_func() const { return impl_->modules_.loss_func(); }
+const LossFunction& Trainer::loss_function() const { return impl_->modules_.loss_function(); }
 
 const std::shared_ptr<torch::optim::Optimizer>& Trainer::optimizer(std::string_view name) {
   impl_->finish_pending_updates();

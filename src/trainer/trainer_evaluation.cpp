@@ -27,10 +27,10 @@ class Trainer::Implementation::EvaluationScope {
       : trainer_(trainer),
         run_(*trainer.run_),
         outer_(run_.evaluations.current),
-        outer_loader_(run_.data.eval_loader),
+        outer_loader_(run_.data.eval_dataloader),
         outer_loss_(run_.eval_loss) {}
   ~EvaluationScope() {
-    run_.data.eval_loader = std::move(outer_loader_);
+    run_.data.eval_dataloader = std::move(outer_loader_);
     // The losses of a finished evaluation stay readable, unless an outer evaluation is in progress.
     if (outer_.is_in_progress) run_.eval_loss = std::move(outer_loss_);
     run_.evaluations.current = std::move(outer_);
@@ -43,10 +43,10 @@ class Trainer::Implementation::EvaluationScope {
     Evaluation& current = run_.evaluations.current;
     for (const EvaluationSet& set : run_.data.evaluation_sets) {
       const bool is_other = current.uses_intermediate_loader && set.intermediate_loader;
-      run_.data.eval_loader = is_other ? set.intermediate_loader : set.loader;
+      run_.data.eval_dataloader = is_other ? set.intermediate_loader : set.loader;
       current.is_in_progress = true;
       current.set_name = set.name;
-      trainer_.trainer_.run_eval_epoch(*run_.data.eval_loader, loss_name);
+      trainer_.trainer_.run_eval_epoch(*run_.data.eval_dataloader, loss_name);
     }
   }
 

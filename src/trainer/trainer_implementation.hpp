@@ -28,7 +28,7 @@ struct Trainer::Implementation {
   class RunSetUp;
   class TrainingStates;
 
-  Implementation(Trainer& trainer, Model model, LossFunction loss_func,
+  Implementation(Trainer& trainer, Model model, LossFunction loss_function,
                  std::shared_ptr<torch::optim::Optimizer> optimizer, TrainerOptions options);
   ~Implementation();
 

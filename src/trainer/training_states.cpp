@@ -175,8 +175,8 @@ RunParts Trainer::Implementation::TrainingStates::parts() const {
   state.set("num_updates", run.progress.num_updates());
   state.set("num_epochs_done", run.progress.num_completed_epochs() + (is_epoch_done ? 1 : 0));
   state.set("micro_step", is_epoch_done ? int64_t{0} : run.progress.micro_step());
-  if (run.data.train_loader) {
-    save_resume_position(state, *run.data.train_loader, accelerator.num_processes());
+  if (run.data.train_dataloader) {
+    save_resume_position(state, *run.data.train_dataloader, accelerator.num_processes());
   }
   state.set("run_history", history.state_dict());
   state.set("epoch", history.current_epoch() + (is_epoch_done ? 1 : 0));
@@ -185,7 +185,8 @@ RunParts Trainer::Implementation::TrainingStates::parts() const {
   if (const GradScaler* scaler = accelerator.grad_scaler()) {
     state.set("grad_scaler", scaler->state_dict());
   }
-  if (run.data.train_loader) state.set("train_dataloader", run.data.train_loader->state_dict());
+  if (run.data.train_dataloader)
+    state.set("train_dataloader", run.data.train_dataloader->state_dict());
 
   StateDict& own = parts.of_rank;
   own = run.train_loss.state_dict();
@@ -289,7 +290,7 @@ std::vector<std::string> Trainer::Implementation::TrainingStates::load_parts(
     const StateDict& common, const StateDict& of_rank) {
   trainer_.run_->history->load_state_dict(common.get_dict("run_history"));
   trainer_.run_->history->set_epoch(common.get_int("epoch"));
-  const auto& loader = trainer_.run_->data.train_loader;
+  const auto& loader = trainer_.run_->data.train_dataloader;
   if (loader && common.contains("train_dataloader")) {
     loader->load_state_dict(common.get_dict("train_dataloader"));
   }
@@ -323,7 +324,7 @@ bool Trainer::Implementation::TrainingStates::load(const std::filesystem::path& 
   const StateDict contents = read_on_all_ranks(path, accelerator);
   const StateDict state = contents.get_dict(kTrainingState);
   check_training_state(state, path);
-  const auto& loader = trainer_.run_->data.train_loader;
+  const auto& loader = trainer_.run_->data.train_dataloader;
   const int64_t micro_step =
       loader ? micro_step_in_this_run(state, *loader, accelerator.num_processes(),
                                       trainer_.run_->config.gradient_accumulation_steps,

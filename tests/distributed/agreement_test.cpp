@@ -85,7 +85,7 @@ TEST(AgreementTest, OptimizerOptionsThatDifferBetweenRanksAreReported) {
   auto& options =
       static_cast<torch::optim::SGDOptions&>(toy.optimizer->param_groups()[0].options());
   const double lr = options.lr();
-  const TrainOptions run{.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 1};
+  const TrainOptions run{.train_dataset = toy_data(8), .per_device_batch_size = 1, .num_epochs = 1};
   if (is_odd) options.lr(std::nextafter(lr, 1.0));
   EXPECT_ERROR(toy.trainer.train(run), "rank 1 has the optimizer's param_groups[0].lr = ");
   options.lr(lr).nesterov(is_odd);
@@ -235,9 +235,9 @@ TEST(AgreementTest, ZeroStage2KeepsTheMemoryOrderOfChannelsLastGradients) {
     const auto images = torch::sin(torch::arange(rows * 3 * 8 * 8, torch::kFloat));
     trainer.train(
         {.train_dataset = TensorDataset(images.view({rows, 3, 8, 8}), torch::arange(rows) % 3),
-         .num_epochs = 2,
          .per_device_batch_size = 4,
-         .train_dataloader_options = {.seed = 5}});
+         .train_dataloader_options = {.seed = 5},
+         .num_epochs = 2});
     EXPECT_TRUE(model->parameters()[0].is_contiguous(at::MemoryFormat::ChannelsLast));
     return copies_of(model->parameters());
   };

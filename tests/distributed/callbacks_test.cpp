@@ -22,7 +22,8 @@ TEST(MonitorCallbacksRanksTest, PredictionsAreInDatasetOrderEvenIfSomeRanksHaveN
     toy.accelerator().wait_for_everyone();
     const StateDict saved = read_checkpoint(path);
     const torch::NoGradGuard no_grad;
-    const auto expected = toy.model->forward(toy_inputs(rows).to(toy.trainer.accelerator().device())).cpu();
+    const auto expected =
+        toy.model->forward(toy_inputs(rows).to(toy.trainer.accelerator().device())).cpu();
     EXPECT_TRUE(torch::equal(saved.get_tensor("targets"), torch::arange(rows) * 7 % 3));
     EXPECT_TRUE(torch::allclose(saved.get_tensor("outputs"), expected, 1e-5, 1e-6));
     EXPECT_TRUE(torch::equal(saved.get_tensor("argmax"), expected.argmax(1)));

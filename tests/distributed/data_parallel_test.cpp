@@ -82,7 +82,7 @@ TEST(DataParallelTest, ARunAfterAFailedBackwardPassStartsFresh) {
         hidden = Throwing::apply(hidden);
       }
       const auto scores = layers[2]->as<torch::nn::Linear>()->forward(torch::relu(hidden));
-      return {.loss = loss_func()(scores, batch.target()), .batch_size = batch.size()};
+      return {.loss = loss_function()(scores, batch.target()), .batch_size = batch.size()};
     }
   };
   for (const int64_t zero_stage : {0, 2}) {
@@ -127,9 +127,9 @@ TEST(DataParallelTest, UnevenDataNeitherHangsNorIsCountedTwice) {
     SCOPED_TRACE(num_samples);
     RankToy shared(together());
     const TrainOptions options{.train_dataset = toy_data(num_samples),
-                               .num_epochs = 1,
                                .eval_dataset = toy_data(num_samples),
-                               .per_device_batch_size = 1};
+                               .per_device_batch_size = 1,
+                               .num_epochs = 1};
     shared.trainer.train(options);
     const int64_t n = num_ranks();
     EXPECT_EQ(shared.trainer.num_updates(), (num_samples + n - 1) / n);
@@ -179,11 +179,11 @@ TEST(DataParallelTest, DifferencesBetweenRanksAreErrorsAtStartUp) {
     SCOPED_TRACE(message);
     RankToy toy(together());
     TrainOptions run{.train_dataset = toy_data(32),
-                     .num_epochs = 1,
                      .eval_dataset = toy_data(8),
                      .more_eval_datasets = {{"other", toy_data(8)}},
                      .per_device_batch_size = 4,
-                     .train_dataloader_options = {.seed = 0}};
+                     .train_dataloader_options = {.seed = 0},
+                     .num_epochs = 1};
     if (this_rank() == 1) change(toy, run);
     EXPECT_ERROR(toy.trainer.train(run), "rank 1 has " + message);
   }

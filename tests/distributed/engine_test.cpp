@@ -16,20 +16,20 @@ std::shared_ptr<DataLoader> loader(int64_t batch_size = 2) {
 
 struct RankEngine {
   explicit RankEngine(AcceleratorOptions accelerator,
-                      std::shared_ptr<DataLoader> train_loader = loader(),
+                      std::shared_ptr<DataLoader> train_dataloader = loader(),
                       int64_t accumulation_steps = 1)
       : parts(initialize(model, toy_sgd(model), torch::nn::CrossEntropyLoss(),
-                         std::move(train_loader), make_data_loader(toy_data(5), {.batch_size = 2}),
-                         cosine({}),
+                         std::move(train_dataloader),
+                         make_data_loader(toy_data(5), {.batch_size = 2}), cosine({}),
                          {.num_epochs = 1,
                           .gradient_accumulation_steps = accumulation_steps,
                           .accelerator = std::move(accelerator)})) {}
 
   void train() {
     parts.engine.train();
-    for (const Batch& batch : parts.train_loader->batches(1)) {
+    for (const Batch& batch : parts.train_dataloader->batches(1)) {
       parts.engine.zero_grad();
-      parts.engine.backward(parts.engine.criterion(parts.engine(batch), batch.target()));
+      parts.engine.backward(parts.engine.loss_function(parts.engine(batch), batch.target()));
       parts.engine.step();
     }
   }
@@ -56,7 +56,7 @@ TEST_F(EngineRanksTest, TrainsLikeOneProcessWithAllSamples) {
 TEST_F(EngineRanksTest, EvaluatesEachSampleOnce) {
   RankEngine ranks(together());
   int64_t num_samples = 0;
-  for (const Batch& batch : ranks.parts.eval_loader->batches(1)) num_samples += batch.size();
+  for (const Batch& batch : ranks.parts.eval_dataloader->batches(1)) num_samples += batch.size();
   EXPECT_EQ(accelerator.reduce(torch::tensor({num_samples})).item<int64_t>(), 5);
 }
 
@@ -65,7 +65,7 @@ TEST_F(EngineRanksTest, AllRanksEvaluateWithTheStatisticsOfRank0) {
   auto parts = initialize(model, std::make_shared<torch::optim::SGD>(model->parameters(), 0.1), {},
                           loader(), nullptr, {}, {.accelerator = together()});
   parts.engine.train();
-  for (const Batch& batch : parts.train_loader->batches(1)) {
+  for (const Batch& batch : parts.train_dataloader->batches(1)) {
     parts.engine.backward(parts.engine(batch).square().sum());
     parts.engine.step();
   }

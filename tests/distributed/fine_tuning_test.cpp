@@ -22,9 +22,9 @@ struct FrozenToy {
 
   TrainResult train(int64_t num_epochs) {
     return trainer.train({.train_dataset = toy_data(24),
-                          .num_epochs = num_epochs,
                           .per_device_batch_size = 12 / trainer.accelerator().num_processes(),
                           .train_dataloader_options = {.seed = 5},
+                          .num_epochs = num_epochs,
                           .reset_run_history = false});
   }
 

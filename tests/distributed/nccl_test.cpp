@@ -166,7 +166,7 @@ TEST_P(EveryOptionTest, GivesTheSameNumbersAsTheCpu) {
     options.device = device;
     RankToy toy(options);
     torch::manual_seed(3);
-    toy.trainer.train({.train_dataset = toy_data(48), .num_epochs = 2, .per_device_batch_size = 4});
+    toy.trainer.train({.train_dataset = toy_data(48), .per_device_batch_size = 4, .num_epochs = 2});
     trained.emplace_back();
     for (const auto& parameter : toy.parameters()) trained.back().push_back(parameter.cpu());
   }
@@ -215,9 +215,9 @@ TEST(NcclTest, ParametersOfTheLossAreTrainedOnAllRanks_MultiCUDA) {
         model, loss, std::make_shared<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1)),
         {.default_callbacks = {}, .accelerator = std::move(accelerator)});
     trainer.train({.train_dataset = toy_data(rows),
-                   .num_epochs = 2,
                    .per_device_batch_size = batch_size,
-                   .train_dataloader_options = {.seed = 5}});
+                   .train_dataloader_options = {.seed = 5},
+                   .num_epochs = 2});
     EXPECT_TRUE(same_on_all_ranks(trainer.accelerator(), parameters));
     return parameters;
   };
@@ -245,8 +245,8 @@ TEST(NcclTest, RanksSkipTheSameUpdatesEvenIfSkipsAreKnownLater_MultiCUDA) {
           EXPECT_TRUE(this_rank() != 0 || trainer.num_updates() <= num_tried);
         }}));
     toy.trainer.train({.train_dataset = toy_data(192),
-                       .num_epochs = 2,
                        .per_device_batch_size = 4,
+                       .num_epochs = 2,
                        .create_scheduler_fn = cosine()});
     EXPECT_GT(toy.trainer.num_updates(), 0);
     EXPECT_LT(toy.trainer.num_updates(), num_tried) << "some updates were skipped";
@@ -260,7 +260,7 @@ TEST(NcclTest, RanksSkipTheSameUpdatesEvenIfSkipsAreKnownLater_MultiCUDA) {
 
 TEST(NcclTest, NoRankUsesTheDeviceOfAnother_MultiCUDA) {
   RankToy toy(on_gpus({.zero_stage = 1}));
-  toy.trainer.train({.train_dataset = toy_data(64), .num_epochs = 1, .per_device_batch_size = 4});
+  toy.trainer.train({.train_dataset = toy_data(64), .per_device_batch_size = 4, .num_epochs = 1});
   // This call gathers the state of all ranks.
   const auto state = toy.trainer.accelerator().optimizer_state_dict(*toy.optimizer);
   EXPECT_EQ(state.at("state").toGenericDict().size(), toy.parameters().size());

@@ -115,9 +115,9 @@ TEST(PredictOnRanksTest, APredictionWithinARunDoesNotChangeTheWeights) {
                   if (predicts) trainer.predict(of_samples(5));
                 }})});
     toy.trainer.train({.train_dataset = toy_data(24),
-                       .num_epochs = 2,
                        .per_device_batch_size = 2,
-                       .train_dataloader_options = {.seed = 5}});
+                       .train_dataloader_options = {.seed = 5},
+                       .num_epochs = 2});
     return copies_of(toy.parameters());
   };
   EXPECT_TRUE(bit_equal(weights(true), weights(false)));

@@ -88,10 +88,10 @@ Outcome train(const std::string& name) {
   const int64_t num_samples = kStepsPerEpoch * trainer.accelerator().num_processes() * kBatch;
   trainer.train({.train_dataset = TensorDataset(sequence(num_samples * 64, 7).view({-1, 64}),
                                                 torch::arange(num_samples) * 7 % 10),
-                 .num_epochs = kNumEpochs,
                  .per_device_batch_size = kBatch,
-                 .gradient_accumulation_steps = has("-4-") ? 4 : 1,
-                 .train_dataloader_options = {.shuffle = false}});
+                 .train_dataloader_options = {.shuffle = false},
+                 .num_epochs = kNumEpochs,
+                 .gradient_accumulation_steps = has("-4-") ? 4 : 1});
   // The collectives other than buckets: the agreement, rank 0's buffers, and the set of used
   // parameters.
   const int64_t others = 1 + (has("batchnorm") ? 1 : 0) + (has("branches") ? 1 : 0);

@@ -71,8 +71,8 @@ struct RunSize {
 
 inline TrainOptions run_of(const RunSize& size) {
   return {.train_dataset = toy_data(size.batch_size * num_ranks() * size.updates_per_epoch),
-          .num_epochs = size.num_epochs,
-          .per_device_batch_size = size.batch_size};
+          .per_device_batch_size = size.batch_size,
+          .num_epochs = size.num_epochs};
 }
 
 /// A new folder on rank 0, whose path all ranks have. The destructor waits for all ranks before it

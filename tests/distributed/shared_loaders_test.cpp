@@ -70,8 +70,8 @@ TEST_F(SharedLoadersTest, AReadyLoaderIsSharedByTrainAndEvaluate) {
   torch::manual_seed(static_cast<uint64_t>(100 + rank));
   toy.trainer.train(
       {.train_dataloader = make_data_loader(toy_data(num_rows), {.batch_size = 2, .shuffle = true}),
-       .num_epochs = 1,
-       .eval_dataloader = make_data_loader(toy_data(num_rows), {.batch_size = 2})});
+       .eval_dataloader = make_data_loader(toy_data(num_rows), {.batch_size = 2}),
+       .num_epochs = 1});
   EXPECT_EQ(toy.trainer.num_updates(), kBatchesPerRank);
   EXPECT_EQ(toy.trainer.run().config().num_eval_batches_per_epoch, kBatchesPerRank);
   EXPECT_TRUE(all_have_seen(keep->seen, num_rows)) << keep->seen;
@@ -212,7 +212,7 @@ TEST_F(SharedLoadersTest, AnOwnLoaderMustSayHowItIsShared) {
   EXPECT_EQ(accelerator.prepare(std::make_shared<LimitedLoader>(share, 1))->size(), 1);
   const auto keep = std::make_shared<KeepFirstFeatures>();
   RankToy sharing(together(), {keep});
-  sharing.trainer.train({.train_dataloader = share, .num_epochs = 1, .eval_dataloader = share});
+  sharing.trainer.train({.train_dataloader = share, .eval_dataloader = share, .num_epochs = 1});
   EXPECT_TRUE(all_have_seen(keep->seen, 4 * size)) << keep->seen;
 }
 

@@ -76,7 +76,7 @@ TEST_F(SharedWorkTest, LoadersThatASubclassMakesAreShared) {
   RankToyOf<OwnLoaders> toy(together());
   OwnLoaders& trainer = toy.trainer;
   trainer.num_rows = 6 * size;
-  EXPECT_EQ(trainer.train({.num_epochs = 1, .per_device_batch_size = 2}).num_updates, 3);
+  EXPECT_EQ(trainer.train({.per_device_batch_size = 2, .num_epochs = 1}).num_updates, 3);
   trainer.evaluate({});
   const auto seen = torch::tensor({trainer.num_evaluated});
   EXPECT_EQ(accelerator.reduce(seen, ReduceOp::sum).item<int64_t>(), 6 * size + 1);
@@ -91,7 +91,7 @@ TEST_F(SharedWorkTest, LoadersLimitedByCallbacksAreShared) {
       together(),
       {make<LimitBatches>({.num_eval_batches = 1, .are_eval_limits_total = true}), check});
   toy.trainer.num_rows = 4 * size;
-  toy.trainer.train({.num_epochs = 1, .eval_dataset = toy_data(2), .per_device_batch_size = 2});
+  toy.trainer.train({.eval_dataset = toy_data(2), .per_device_batch_size = 2, .num_epochs = 1});
 }
 
 TEST_F(SharedWorkTest, PredictionsNeedAFolderOnlyOnTheMainProcess) {
@@ -112,7 +112,7 @@ TEST_F(SharedWorkTest, RepeatedBatchesAreShared) {
   RankToyOf<OwnLoaders> toy(
       together(), {make<LimitBatches>({.num_train_batches = 1, .repeat_first_epoch = true}), keep});
   toy.trainer.num_rows = 4 * size;
-  toy.trainer.train({.num_epochs = 1, .per_device_batch_size = 2});
+  toy.trainer.train({.per_device_batch_size = 2, .num_epochs = 1});
   ASSERT_EQ(sums.size(), 1U);
   const auto all = accelerator.gather(torch::tensor(sums, torch::kDouble));
   for (int64_t other = 0; other < size; ++other) {
@@ -162,7 +162,7 @@ TEST_F(SharedWorkTest, AMetricComputedInARunCoversAllRanks) {
       std::make_shared<AtUpdate>(1, [&](Trainer&) { within = mean.compute().item<double>(); });
   RankToy toy(together(), {compute});
   toy.trainer.train(
-      {.train_dataset = toy_data(4 * size), .num_epochs = 1, .per_device_batch_size = 4});
+      {.train_dataset = toy_data(4 * size), .per_device_batch_size = 4, .num_epochs = 1});
   EXPECT_EQ(within, static_cast<double>(size - 1) / 2.0);
   EXPECT_EQ(mean.compute().item<double>(), static_cast<double>(rank)) << "after the run";
 }
@@ -188,10 +188,10 @@ TEST_F(SharedWorkTest, WeightedBatchesHaveTheGradientOfOneProcess) {
     CountedRows trainer(model, nullptr, toy_sgd(model),
                         {.default_callbacks = {}, .accelerator = std::move(options)});
     trainer.train({.train_dataset = data,
-                   .num_epochs = 3,
                    .per_device_batch_size = batch_size,
-                   .gradient_accumulation_steps = steps,
                    .train_dataloader_options = {.shuffle = false},
+                   .num_epochs = 3,
+                   .gradient_accumulation_steps = steps,
                    .weight_by_batch_size = true});
     return copies_of(model->parameters());
   };

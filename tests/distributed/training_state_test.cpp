@@ -116,7 +116,7 @@ TEST(TrainingStateRanksTest, AFolderInUseIsAnErrorOnAllRanks) {
   std::shared_ptr<void> lock;
   if (this_rank() == 0) lock = lock_training_states(states);
   const TrainOptions options{
-      .train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 4};
+      .train_dataset = toy_data(16), .per_device_batch_size = 4, .num_epochs = 1};
   EXPECT_ERROR(toy.trainer.train(options), "in use by another run");
   lock.reset();
   EXPECT_EQ(toy.trainer.train(options).num_epochs, 1);

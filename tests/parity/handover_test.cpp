@@ -84,8 +84,8 @@ Outcome train(const std::string& model_name, const std::string& optimizer_name,
   const auto labels = torch::arange(samples) * 7 % 10;
   TrainOptions options{
       .train_dataset = TensorDataset(images.slice(0, first), labels.slice(0, first)),
-      .num_epochs = 1,
-      .per_device_batch_size = batch};
+      .per_device_batch_size = batch,
+      .num_epochs = 1};
   options.train_dataloader_options.shuffle = false;
   trainer.train(options);
 

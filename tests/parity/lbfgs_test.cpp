@@ -59,10 +59,10 @@ struct Case {
     trainer->losses = {{}};
     trainer->weights.clear();
     trainer->train({.train_dataset = TensorDataset(inputs, targets),
-                    .num_epochs = 4,
                     .per_device_batch_size = 4,
-                    .gradient_accumulation_steps = window,
-                    .train_dataloader_options = {.shuffle = false}});
+                    .train_dataloader_options = {.shuffle = false},
+                    .num_epochs = 4,
+                    .gradient_accumulation_steps = window});
   }
 
   void expect_trained_as(const nlohmann::json& expected, double tolerance) const {

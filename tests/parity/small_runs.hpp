@@ -85,8 +85,8 @@ struct SmallRun {
          .default_callbacks = has_default_callbacks ? default_callbacks() : CallbackList{},
          .accelerator = {.device = "cpu"}});
     TrainOptions options{.train_dataset = TensorDataset(inputs(), labels()),
-                         .num_epochs = kEpochs,
                          .per_device_batch_size = kBatchSize,
+                         .num_epochs = kEpochs,
                          .gradient_accumulation_steps = accumulation()};
     options.train_dataloader_options.shuffle = false;
     if (has("clip_value")) options.gradient_clip_value = 0.01;

@@ -57,7 +57,7 @@ void warm_up_libtorch() {
 }
 
 void train(Trainer& trainer) {
-  trainer.train({.train_dataset = toy_data(24), .num_epochs = 2, .eval_dataset = toy_data(8)});
+  trainer.train({.train_dataset = toy_data(24), .eval_dataset = toy_data(8), .num_epochs = 2});
 }
 
 TEST(PlainRunTest, StartsInTheSameStateAsALibTorchProgram) {

@@ -61,8 +61,8 @@ double peak_mib_of(ExecutionMode mode, int64_t rows) {
   // The windows have 2, 2 and 1 micro-steps, which makes two recordings.
   trainer.train(
       {.train_dataset = TensorDataset(torch::ones({5 * rows, 8}), torch::arange(5 * rows) % 2),
-       .num_epochs = 3,
        .per_device_batch_size = rows,
+       .num_epochs = 3,
        .gradient_accumulation_steps = 2,
        .execution_mode = mode});
   return device_peak(kDevice)->reserved_mib;

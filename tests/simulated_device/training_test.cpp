@@ -67,8 +67,8 @@ Result train_on(const std::string& device, Precision precision = Precision::fp32
                         .default_callbacks = {},
                         .accelerator = {.device = device, .precision = precision}});
   trainer.train({.train_dataset = toy_data(64),
-                 .num_epochs = kEpochs,
                  .per_device_batch_size = 4,
+                 .num_epochs = kEpochs,
                  .gradient_clip_norm = 1.0});
   Result result{.weights = {}, .losses = keep_losses->losses};
   for (const auto& parameter : model->parameters()) {
@@ -165,8 +165,8 @@ TEST(TrainingTest, AnUpdateCopiesTheNextBatchConcurrentlyWithoutWaiting) {
         model, torch::nn::CrossEntropyLoss(), adamw_of(model),
         {.callbacks = {costs}, .accelerator = {.device = "simulated", .precision = precision}});
     trainer.train({.train_dataset = toy_data(4 * kUpdatesPerEpoch),
-                   .num_epochs = 2,
                    .per_device_batch_size = 4,
+                   .num_epochs = 2,
                    .gradient_clip_norm = 1.0});
     const auto count = [&](int64_t Counts::*what) { return costs->end.*what - costs->begin.*what; };
     EXPECT_EQ(count(&Counts::host_to_device), kTensors * kUpdates);
@@ -195,8 +195,8 @@ struct Rehearsal {
                                        .precision = Precision::fp16,
                                        .grad_scaler = {.init_scale = 64.0}}});
     options = {.train_dataset = toy_data(16),
-               .num_epochs = 3,
                .per_device_batch_size = 4,
+               .num_epochs = 3,
                .create_scheduler_fn = cosine()};
   }
 
@@ -254,7 +254,8 @@ class AllocateInFirstEpoch : public Callback {
  public:
   void on_train_epoch_start(Trainer& trainer) override {
     if (trainer.run_history().current_epoch() > 1) return;
-    torch::empty({32 * 1024 * 1024}, at::TensorOptions(trainer.accelerator().device()).dtype(at::kByte));
+    torch::empty({32 * 1024 * 1024},
+                 at::TensorOptions(trainer.accelerator().device()).dtype(at::kByte));
   }
 };
 

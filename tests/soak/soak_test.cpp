@@ -19,10 +19,10 @@
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/callbacks/terminate_on_nan.hpp"
-#include "linkboy/tracking/track_run.hpp"
 #include "linkboy/metrics/classification.hpp"
 #include "linkboy/schedulers/curves.hpp"
 #include "linkboy/tracking/csv_tracker.hpp"
+#include "linkboy/tracking/track_run.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/toy.hpp"
 
@@ -104,12 +104,12 @@ struct SoakRun {
 
   static TrainOptions options(int64_t updates_per_epoch, int64_t num_epochs) {
     return {.train_dataset = toy_data(updates_per_epoch * 4),
-            .num_epochs = num_epochs,
             .eval_dataset = toy_data(8),
             .per_device_batch_size = 2,
+            .train_dataloader_options = {.num_workers = 2},
+            .num_epochs = num_epochs,
             .gradient_accumulation_steps = 2,
-            .create_scheduler_fn = cosine({}),
-            .train_dataloader_options = {.num_workers = 2}};
+            .create_scheduler_fn = cosine({})};
   }
 
   std::unique_ptr<Trainer> trainer;

@@ -28,9 +28,9 @@ inline void expect_close(const std::vector<torch::Tensor>& actual,
 /// Returns options for epochs of three updates each.
 inline TrainOptions three_updates_per_epoch(int64_t num_epochs) {
   return {.train_dataset = toy_data(12),
-          .num_epochs = num_epochs,
           .eval_dataset = toy_data(6),
-          .per_device_batch_size = 4};
+          .per_device_batch_size = 4,
+          .num_epochs = num_epochs};
 }
 
 }  // namespace linkboy::testing

@@ -24,10 +24,10 @@
 #include "linkboy/callbacks/save_predictions.hpp"
 #include "linkboy/callbacks/step_based_evaluation.hpp"
 #include "linkboy/callbacks/stochastic_weight_averaging.hpp"
-#include "linkboy/tracking/track_run.hpp"
 #include "linkboy/metrics/classification.hpp"
 #include "linkboy/tracking/csv_tracker.hpp"
 #include "linkboy/tracking/json_lines_tracker.hpp"
+#include "linkboy/tracking/track_run.hpp"
 #include "support/combination_parts.hpp"
 
 namespace linkboy::testing {

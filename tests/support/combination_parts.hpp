@@ -176,7 +176,7 @@ class CombinationTrainer : public QuietTrainer {
     const auto output = combination_.has("activation_checkpoint")
                             ? checkpoint_sequential(net_, 2, batch.input())
                             : model()(batch.input());
-    auto loss = loss_func()(output, batch.target());
+    auto loss = loss_function()(output, batch.target());
     if (combination_.has("second_optimizer")) {
       loss = loss + torch::nn::functional::cross_entropy(second_(batch.input()), batch.target());
     }

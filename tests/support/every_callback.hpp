@@ -12,13 +12,13 @@
 #include "linkboy/callbacks/callback_factory.hpp"
 #include "linkboy/callbacks/freeze_layers.hpp"
 #include "linkboy/callbacks/metric_callback.hpp"
-#include "linkboy/tracking/track_run.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/metrics/classification.hpp"
 #include "linkboy/schedulers/curves.hpp"
 #include "linkboy/tracking/csv_tracker.hpp"
 #include "linkboy/tracking/html_report.hpp"
 #include "linkboy/tracking/json_lines_tracker.hpp"
+#include "linkboy/tracking/track_run.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing {
@@ -87,9 +87,9 @@ inline std::vector<EveryCallback> every_callback() {
 /// suits every callback.
 inline TrainOptions contract_run() {
   TrainOptions options{.train_dataset = toy_data(16),
-                       .num_epochs = 3,
                        .eval_dataset = toy_data(6),
-                       .per_device_batch_size = 4};
+                       .per_device_batch_size = 4,
+                       .num_epochs = 3};
   options.create_scheduler_fn = wsd({.warmup_updates = 1});
   return options;
 }

@@ -89,9 +89,9 @@ struct TimedRun {
   SlowTrainer trainer;
   /// Each epoch has four updates of two samples and two evaluation batches.
   TrainOptions options{.train_dataset = toy_data(8),
-                       .num_epochs = 2,
                        .eval_dataset = toy_data(4),
-                       .per_device_batch_size = 2};
+                       .per_device_batch_size = 2,
+                       .num_epochs = 2};
 };
 
 }  // namespace linkboy::testing

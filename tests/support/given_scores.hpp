@@ -28,7 +28,7 @@ class GivenScores : public Callback {
 };
 
 inline TrainOptions epochs_of_one_update(int64_t num_epochs) {
-  return {.train_dataset = toy_data(4), .num_epochs = num_epochs, .per_device_batch_size = 4};
+  return {.train_dataset = toy_data(4), .per_device_batch_size = 4, .num_epochs = num_epochs};
 }
 
 /// A Trainer whose metric "score" has given values, one per epoch, which are recorded before

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "linkboy/tracking/track_run.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/tracking/track_run.hpp"
 #include "support/at_update.hpp"
 #include "support/toy.hpp"
 
@@ -80,10 +80,10 @@ using Updates = std::vector<int64_t>;
 /// Returns options for epochs of four updates with two samples each.
 inline TrainOptions short_run(int64_t num_epochs = 2) {
   return {.train_dataset = toy_data(8),
-          .num_epochs = num_epochs,
           .eval_dataset = toy_data(4),
           .per_device_batch_size = 2,
-          .train_dataloader_options = {.shuffle = false}};
+          .train_dataloader_options = {.shuffle = false},
+          .num_epochs = num_epochs};
 }
 
 /// A Trainer of the toy model with one MemoryTracker.

@@ -100,8 +100,8 @@ struct Players {
 inline TrainOptions updates_of_players(int64_t num_updates) {
   return {.train_dataset = toy_data(16),
           .per_device_batch_size = 4,
-          .max_num_updates = num_updates,
-          .train_dataloader_options = {.seed = 5}};
+          .train_dataloader_options = {.seed = 5},
+          .max_num_updates = num_updates};
 }
 
 }  // namespace linkboy::testing

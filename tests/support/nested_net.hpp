@@ -82,7 +82,7 @@ inline Names modules_in_eval(const torch::nn::Module& model) {
 }
 
 inline TrainOptions fine_tuning_run(int64_t num_epochs) {
-  return {.train_dataset = toy_data(24), .num_epochs = num_epochs, .per_device_batch_size = 6};
+  return {.train_dataset = toy_data(24), .per_device_batch_size = 6, .num_epochs = num_epochs};
 }
 
 /// Stores the learning rates of each update.

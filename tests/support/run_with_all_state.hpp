@@ -60,9 +60,9 @@ struct Rehearsal {
                        .default_callbacks = {},
                        .accelerator = {.device = "cpu", .precision = precision}});
     options = {.train_dataset = toy_data(14),
-               .num_epochs = kUpdates / 4,
                .eval_dataset = toy_data(6),
                .per_device_batch_size = 2,
+               .num_epochs = kUpdates / 4,
                .gradient_accumulation_steps = 2,
                .create_scheduler_fn =
                    cosine({.warmup_updates = 0.5 * placeholders::num_updates_per_epoch})};

@@ -17,17 +17,17 @@ namespace linkboy::testing {
 
 inline TrainOptions epochs_of_two_updates(int64_t num_epochs) {
   return {.train_dataset = toy_data(8),
-          .num_epochs = num_epochs,
           .eval_dataset = toy_data(6),
-          .per_device_batch_size = 4};
+          .per_device_batch_size = 4,
+          .num_epochs = num_epochs};
 }
 
 /// Returns options with two updates of two batches per epoch, and an evaluation.
 inline TrainOptions two_updates_per_epoch(int64_t num_epochs) {
   return {.train_dataset = toy_data(16),
-          .num_epochs = num_epochs,
           .eval_dataset = toy_data(6),
           .per_device_batch_size = 4,
+          .num_epochs = num_epochs,
           .gradient_accumulation_steps = 2};
 }
 

@@ -87,11 +87,11 @@ linkboy::TrainOptions make_train_options(const Options& options, Corpus corpus) 
       .train_dataset = std::move(corpus.train),
       .eval_dataset = std::move(corpus.eval),
       .per_device_batch_size = options.batch_size,
+      .collate_fn = pad,
       .max_num_updates = options.updates,
       .gradient_clip_norm = 1.0,
       .create_scheduler_fn = linkboy::cosine(
-          {.min_lr_ratio = 0.1, .warmup_updates = 0.1 * linkboy::placeholders::num_updates}),
-      .collate_fn = pad};
+          {.min_lr_ratio = 0.1, .warmup_updates = 0.1 * linkboy::placeholders::num_updates})};
   if (options.resume) result.resume_from = options.states / "latest";
   return result;
 }
@@ -106,7 +106,8 @@ std::string write_text(linkboy::Trainer& trainer, const Options& options) {
   std::vector<int64_t> context{'\n'};
   while (std::ssize(text) < options.sample_bytes) {
     if (std::ssize(context) > options.model.length) context.erase(context.begin());
-    const at::Tensor tokens = at::tensor(context, at::kLong).unsqueeze(0).to(trainer.accelerator().device());
+    const at::Tensor tokens =
+        at::tensor(context, at::kLong).unsqueeze(0).to(trainer.accelerator().device());
     const at::Tensor logits = trainer.model()(tokens)[0][-1].to(at::kCPU, at::kDouble);
     // The largest logit is 0 before the division. Otherwise a low temperature could make several
     // logits infinite, and their softmax NaN.

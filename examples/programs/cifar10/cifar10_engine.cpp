@@ -32,7 +32,7 @@ double train_epoch(linkboy::Engine& engine, linkboy::DataLoader& loader, int64_t
   for (const linkboy::Batch& batch : loader.batches(epoch)) {
     engine.zero_grad();
     const at::Tensor output = engine(batch);
-    const at::Tensor loss = engine.criterion(output, batch.target());
+    const at::Tensor loss = engine.loss_function(output, batch.target());
     engine.backward(loss);
     engine.step();
     mean_loss.update(loss.detach());
@@ -60,7 +60,7 @@ void run(const Recipe& recipe) {
   test_options.transform = normalise_pixels();
   linkboy::vision::ResNet model(recipe.depth,
                                 linkboy::vision::ResNetOptions{.num_classes = kNumClasses});
-  auto [engine, train_loader, test_loader, scheduler] = linkboy::initialize(
+  auto [engine, train_dataloader, test_loader, scheduler] = linkboy::initialize(
       model, settings.make_optimizer(model->parameters()), torch::nn::CrossEntropyLoss(),
       make_loader(train_images, train_loader_options(settings.train_dataloader, train_images)),
       make_loader(read_images(recipe.data, linkboy::vision::Split::test), test_options),
@@ -70,7 +70,7 @@ void run(const Recipe& recipe) {
   for (int64_t epoch = 1; engine.has_updates_left(); ++epoch) {
     const double lr =
         linkboy::get_param_group_field(engine.optimizer(), linkboy::ParamGroupField::lr).front();
-    const double loss = train_epoch(engine, *train_loader, epoch);
+    const double loss = train_epoch(engine, *train_dataloader, epoch);
     LINKBOY_CHECK(std::isfinite(loss), "the loss became NaN or infinite in epoch ", epoch,
                   ". Lower --lr.");
     std::string line = fmt::format("epoch {}: train loss {:.4f}, lr {:.4g}", epoch, loss, lr);

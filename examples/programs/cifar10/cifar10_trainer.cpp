@@ -47,12 +47,12 @@ void run(const Recipe& recipe) {
 
   const linkboy::TrainResult result = trainer.train(
       {.train_dataset = linkboy::TensorDataset(train.images, train.labels),
-       .num_epochs = settings.train.num_epochs.value(),
        .eval_dataset = linkboy::TensorDataset(test.images, test.labels),
-       .max_num_updates = settings.train.max_num_updates,
-       .create_scheduler_fn = settings.make_scheduler_fn(),
        .train_dataloader_options = train_loader_options(settings.train_dataloader, train),
        .eval_dataloader_options = test_options,
+       .num_epochs = settings.train.num_epochs.value(),
+       .max_num_updates = settings.train.max_num_updates,
+       .create_scheduler_fn = settings.make_scheduler_fn(),
        .evaluate_every_n_epochs = recipe.test_interval});
 
   LINKBOY_CHECK(result.reason != linkboy::StopReason::nan, "the loss became NaN or infinite after ",

@@ -57,7 +57,7 @@ struct EngineProgram {
 ///
 ///     return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments& arguments) {
 ///       const auto settings = linkboy::cli::engine_settings("train", arguments);
-///       auto [engine, train_loader, eval_loader, scheduler] = linkboy::initialize(
+///       auto [engine, train_dataloader, eval_dataloader, scheduler] = linkboy::initialize(
 ///           net, settings.make_optimizer(net->parameters()), torch::nn::CrossEntropyLoss(),
 ///           linkboy::make_data_loader(data, settings.train_dataloader), nullptr,
 ///           settings.make_scheduler_fn(), settings.train);

@@ -15,10 +15,10 @@
 
 #include "linkboy/callbacks/progress_bar.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
-#include "linkboy/tracking/track_run.hpp"
 #include "linkboy/cli/command_line.hpp"
 #include "linkboy/cli/logger.hpp"
 #include "linkboy/export.hpp"
+#include "linkboy/tracking/track_run.hpp"
 #include "linkboy/trainer.hpp"
 
 namespace linkboy::cli {

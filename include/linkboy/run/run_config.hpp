@@ -50,9 +50,9 @@ struct LINKBOY_API RunConfig {
   /// Whether there are several processes.
   bool is_distributed = false;
   /// Whether this process is the first on its host.
-  bool is_local_process_zero = true;
+  bool is_local_main_process = true;
   /// Whether this process is rank 0.
-  bool is_world_process_zero = true;
+  bool is_main_process = true;
 
   /// The device, in LibTorch's notation: "cpu", "cuda:0".
   std::string device{};
@@ -63,7 +63,7 @@ struct LINKBOY_API RunConfig {
                  num_eval_batches_per_epoch, gradient_accumulation_steps, gradient_clip_value,
                  gradient_clip_norm, train_per_device_batch_size, eval_per_device_batch_size,
                  train_total_batch_size, eval_total_batch_size, num_processes, is_distributed,
-                 is_local_process_zero, is_world_process_zero, device, precision);
+                 is_local_main_process, is_main_process, device, precision);
 
   /// Returns the members as text, one `name: value` per line.
   std::string to_string() const;

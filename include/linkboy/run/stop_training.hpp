@@ -11,10 +11,10 @@
 namespace linkboy {
 
 /// Why a run ended.
-enum class StopReason { finished, max_steps, early_stop, nan, stop_request };
-LINKBOY_ENUM_NAMES(StopReason, finished, max_steps, early_stop, nan, stop_request)
+enum class StopReason { finished, max_num_updates, early_stop, nan, stop_request };
+LINKBOY_ENUM_NAMES(StopReason, finished, max_num_updates, early_stop, nan, stop_request)
 
-/// Returns "finished", "max_steps", "early_stop", "nan" or "stop_request".
+/// Returns "finished", "max_num_updates", "early_stop", "nan" or "stop_request".
 constexpr std::string_view to_string(StopReason reason) { return enum_name(reason); }
 
 /// Thrown by a callback or an overridden step to end the run immediately. The update in progress is

@@ -99,7 +99,7 @@ class LINKBOY_API Tracker {
   virtual void flush() {}
 
   /// Ends the recording.
-  /// @param outcome  The name of the StopReason ("finished", "max_steps", ...), or "failed".
+  /// @param outcome  The name of the StopReason ("finished", "max_num_updates", ...), or "failed".
   /// @param last  The newest value of each metric.
   virtual void finish(std::string_view outcome, std::span<const TrackedScalar> last) = 0;
 };

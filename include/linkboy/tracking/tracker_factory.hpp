@@ -20,7 +20,7 @@ LINKBOY_API const NamedFactory<std::shared_ptr<Tracker>>& tracker_factory();
 /// @throws OptionError if there is no such tracker or option, if a value cannot be parsed, or if
 ///         the path is missing. The message lists the available names.
 [[nodiscard]] inline std::shared_ptr<Tracker> make_tracker(const std::string& name,
-                                             const TextSettings& settings = {}) {
+                                                           const TextSettings& settings = {}) {
   return tracker_factory().make(name, settings);
 }
 

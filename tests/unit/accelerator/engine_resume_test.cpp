@@ -89,11 +89,11 @@ TEST(EngineResumeTest, ARefusedStateOfAPartChangesNothing) {
     state.set("engine", own);
     Loop other(2);
     const auto before = copies_of(other.model->parameters());
-    const auto seed = other.parts.train_loader->state_dict().get_int("seed");
+    const auto seed = other.parts.train_dataloader->state_dict().get_int("seed");
     EXPECT_ERROR(other.engine.load_state_dict(state), message);
     EXPECT_TRUE(bit_equal(before, other.model->parameters()));
     EXPECT_TRUE(other.engine.optimizer().state().empty());
-    EXPECT_EQ(other.parts.train_loader->state_dict().get_int("seed"), seed);
+    EXPECT_EQ(other.parts.train_dataloader->state_dict().get_int("seed"), seed);
     EXPECT_EQ(other.engine.num_updates(), 0);
   }
 }
@@ -104,9 +104,9 @@ struct FiveBatches : ToyEngine {
       : ToyEngine({.num_epochs = 2, .gradient_accumulation_steps = 2}, step_decay({.step_size = 3}),
                   shuffled_toy_loader(10, 2)) {}
   BatchRange batches(int64_t epoch, int64_t first = 0) {
-    return parts.train_loader->batches(epoch, first);
+    return parts.train_dataloader->batches(epoch, first);
   }
-  std::unique_ptr<BatchIterator> iterate() { return parts.train_loader->iterate(1); }
+  std::unique_ptr<BatchIterator> iterate() { return parts.train_dataloader->iterate(1); }
 };
 
 /// Trains both epochs and calls `look` before or after each micro-step.

@@ -21,13 +21,13 @@ namespace {
 std::vector<at::Tensor> weights_of_trainer(Precision precision, int64_t accumulation) {
   Toy toy({}, 0.1, {.device = test_device(), .precision = precision});
   toy.train({.train_dataset = toy_data(22),
-             .num_epochs = 2,
              .per_device_batch_size = 4,
+             .train_dataloader_options = {.seed = 7},
+             .num_epochs = 2,
              .gradient_accumulation_steps = accumulation,
              .gradient_clip_value = 0.05,
              .gradient_clip_norm = 0.1,
-             .create_scheduler_fn = toy_schedule(),
-             .train_dataloader_options = {.seed = 7}});
+             .create_scheduler_fn = toy_schedule()});
   return copies_of(toy.model->parameters());
 }
 
@@ -88,13 +88,13 @@ TEST(EngineTest, AlsoReturnsLoadersOfTheEvaluationData) {
   EXPECT_EQ(parts.engine.run_config().num_eval_batches_per_epoch, 3);
   EXPECT_EQ(parts.scheduler, nullptr);
   int64_t num_samples = 0;
-  for (const Batch& batch : parts.eval_loader->batches(1)) num_samples += batch.size();
+  for (const Batch& batch : parts.eval_dataloader->batches(1)) num_samples += batch.size();
   EXPECT_EQ(num_samples, 10);
 }
 
 TEST(EngineTest, ClearsGradientsOnlyAtTheStartOfAnAccumulationWindow) {
   ToyEngine toy({.num_epochs = 1, .gradient_accumulation_steps = 2});
-  const auto batches = toy.parts.train_loader->iterate(1);
+  const auto batches = toy.parts.train_dataloader->iterate(1);
   const at::Tensor weight = toy.model->parameters()[0];
   EXPECT_FALSE(toy.run_micro_step(*batches->next()));
   toy.engine.zero_grad();
@@ -118,7 +118,7 @@ TEST(EngineTest, SeveralLossesMakeOneMicroStep) {
   toy.engine.train();
   const Batch batch = toy.first_batch();
   const auto half_loss = [&] {
-    return toy.engine.criterion(toy.engine(batch), batch.target()) * 0.5;
+    return toy.engine.loss_function(toy.engine(batch), batch.target()) * 0.5;
   };
   toy.engine.backward(half_loss());
   toy.engine.backward(half_loss());
@@ -272,11 +272,11 @@ TEST(EngineTest, RefusesAStepWithoutABackward) {
   EXPECT_ERROR(toy.engine.step(), "step was called without a preceding backward");
 }
 
-TEST(EngineTest, RefusesToCallAMissingCriterion) {
+TEST(EngineTest, RefusesToCallAMissingLossFunction) {
   const auto model = toy_model();
   auto parts = initialize(model, toy_sgd(model), {}, nullptr, nullptr, {},
                           {.accelerator = {.device = test_device()}});
-  EXPECT_ERROR(parts.engine.criterion(torch::ones({1}), torch::ones({1})), "no criterion");
+  EXPECT_ERROR(parts.engine.loss_function(torch::ones({1}), torch::ones({1})), "no loss function");
 }
 
 TEST(EngineTest, RefusesOptionsOutOfRange) {

@@ -46,21 +46,21 @@ struct ToyEngine {
     engine.train();
     engine.zero_grad();
     const at::Tensor output = engine(batch);
-    engine.backward(engine.criterion(output, batch.target()));
+    engine.backward(engine.loss_function(output, batch.target()));
     return engine.step();
   }
 
   /// Trains on the batches of an epoch from `first_batch` to `end`, and returns their number.
   int64_t train_epoch(int64_t epoch, int64_t first_batch = 0, int64_t end = 1000) {
     int64_t index = first_batch;
-    for (const Batch& batch : parts.train_loader->batches(epoch, first_batch)) {
+    for (const Batch& batch : parts.train_dataloader->batches(epoch, first_batch)) {
       run_micro_step(batch);
       if (++index == end) break;
     }
     return index - first_batch;
   }
 
-  Batch first_batch() { return *parts.train_loader->iterate(1)->next(); }
+  Batch first_batch() { return *parts.train_dataloader->iterate(1)->next(); }
 
   torch::nn::Sequential model = toy_model();
   std::shared_ptr<torch::optim::SGD> optimizer = toy_sgd(model);

@@ -22,9 +22,9 @@ namespace {
 /// Five epochs of three updates.
 TrainOptions five_epochs() {
   return {.train_dataset = toy_data(12),
-          .num_epochs = 5,
           .eval_dataset = toy_data(4),
-          .per_device_batch_size = 4};
+          .per_device_batch_size = 4,
+          .num_epochs = 5};
 }
 
 struct End {
@@ -40,9 +40,9 @@ std::vector<End> ends() {
     return [=] { return CallbackList{std::make_shared<AtUpdate>(8, work)}; };
   };
   return {{"the last epoch", StopReason::finished, true},
-          {"max_num_updates at an epoch's end", StopReason::max_steps, true,
+          {"max_num_updates at an epoch's end", StopReason::max_num_updates, true,
            [] { return CallbackList{}; }, 9},
-          {"max_num_updates within an epoch", StopReason::max_steps, true,
+          {"max_num_updates within an epoch", StopReason::max_num_updates, true,
            [] { return CallbackList{}; }, 8},
           {"EarlyStopping", StopReason::early_stop, true,
            [] { return CallbackList{make<EarlyStopping>({.patience = 1, .min_delta = 100.0})}; }},

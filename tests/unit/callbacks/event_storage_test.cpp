@@ -18,11 +18,11 @@ namespace {
 
 TrainOptions toy_options(int64_t num_epochs = 1) {
   return {.train_dataset = toy_data(12),
-          .num_epochs = num_epochs,
           .per_device_batch_size = 2,
+          .train_dataloader_options = {.shuffle = false},
+          .num_epochs = num_epochs,
           .gradient_accumulation_steps = 2,
-          .create_scheduler_fn = step_decay({.step_size = 1, .gamma = 0.5}),
-          .train_dataloader_options = {.shuffle = false}};
+          .create_scheduler_fn = step_decay({.step_size = 1, .gamma = 0.5})};
 }
 
 using Numbers = std::vector<double>;

@@ -22,9 +22,9 @@ namespace {
 
 TrainOptions many_epochs() {
   return {.train_dataset = toy_data(20),
-          .num_epochs = 50,
           .eval_dataset = toy_data(12),
-          .per_device_batch_size = 2};
+          .per_device_batch_size = 2,
+          .num_epochs = 50};
 }
 
 TEST(FastDevRunTest, RunsEveryEventOnce) {
@@ -36,8 +36,8 @@ TEST(FastDevRunTest, RunsEveryEventOnce) {
       "*init_end *dataloaders_ready *training_run_claim *training_run_start *train_epoch_start "
       "*train_step_start *train_step_end *gradients_ready *train_update_end *train_epoch_end "
       "*eval_epoch_start *eval_step_start *eval_step_end *eval_epoch_end "
-      "*training_run_epoch_end *stop_training_error(max_steps) *training_run_end *run_exit");
-  EXPECT_EQ(result.reason, StopReason::max_steps);
+      "*training_run_epoch_end *stop_training_error(max_num_updates) *training_run_end *run_exit");
+  EXPECT_EQ(result.reason, StopReason::max_num_updates);
   EXPECT_EQ(result.message, "FastDevRun ends the run after 1 training batches");
   EXPECT_EQ(result.num_epochs, 1);
   EXPECT_EQ(result.num_updates, 1);

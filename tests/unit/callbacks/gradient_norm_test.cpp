@@ -42,7 +42,7 @@ double mean(const std::vector<double>& values, std::size_t begin = 0, std::size_
 
 /// Returns options with four updates per epoch.
 TrainOptions run_of(int64_t num_epochs) {
-  return {.train_dataset = toy_data(8), .num_epochs = num_epochs, .per_device_batch_size = 2};
+  return {.train_dataset = toy_data(8), .per_device_batch_size = 2, .num_epochs = num_epochs};
 }
 
 /// A run whose norms are also computed by hand.

@@ -52,7 +52,7 @@ TEST(LambdaCallbackTest, ReceivesEveryEvent) {
   const auto last = std::make_shared<LambdaCallback>(functions);
   Toy toy({std::make_shared<TracingCallback>(of_class), last});
   const TrainOptions options{
-      .train_dataset = toy_data(4), .num_epochs = 2, .eval_dataset = toy_data(4)};
+      .train_dataset = toy_data(4), .eval_dataset = toy_data(4), .num_epochs = 2};
   toy.trainer.train(options);
   stops = false;
   toy.trainer.train(options);

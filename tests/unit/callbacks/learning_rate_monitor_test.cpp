@@ -18,8 +18,8 @@ namespace {
 /// Returns options with four updates per epoch. The learning rate of update k is 0.1 / 2^(k - 1).
 TrainOptions scheduled(int64_t num_epochs) {
   return {.train_dataset = toy_data(8),
-          .num_epochs = num_epochs,
           .per_device_batch_size = 2,
+          .num_epochs = num_epochs,
           .create_scheduler_fn = step_decay({.step_size = 1, .gamma = 0.5})};
 }
 

@@ -32,9 +32,9 @@ class CountBatches : public Callback {
 /// Returns options with 5 training batches and 3 evaluation batches.
 TrainOptions epochs(int64_t num_epochs) {
   return {.train_dataset = toy_data(10),
-          .num_epochs = num_epochs,
           .eval_dataset = toy_data(6),
-          .per_device_batch_size = 2};
+          .per_device_batch_size = 2,
+          .num_epochs = num_epochs};
 }
 
 /// A toy with limits that evaluates also after every third update of a run.

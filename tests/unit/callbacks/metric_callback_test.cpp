@@ -40,9 +40,9 @@ std::shared_ptr<MetricCallback> hits_callback(MetricCallbackOptions options = {}
 /// Returns options with training batches of 4, 4 and 2 samples.
 TrainOptions options_of(int64_t num_epochs) {
   return {.train_dataset = toy_data(10),
-          .num_epochs = num_epochs,
           .eval_dataset = toy_data(7),
-          .per_device_batch_size = 4};
+          .per_device_batch_size = 4,
+          .num_epochs = num_epochs};
 }
 
 /// A toy whose weights do not change and which measures hits in training and evaluation.

@@ -55,9 +55,9 @@ struct EmaRehearsal {
   std::shared_ptr<ModelEma> ema;
   QuietTrainer trainer;
   TrainOptions options{.train_dataset = toy_data(14),
-                       .num_epochs = 3,
                        .eval_dataset = toy_data(6),
                        .per_device_batch_size = 2,
+                       .num_epochs = 3,
                        .gradient_accumulation_steps = 2,
                        .create_scheduler_fn = cosine()};
 };

@@ -14,9 +14,9 @@ namespace {
 
 TrainOptions run_of_one_epoch() {
   return {.train_dataset = toy_data(8),
-          .num_epochs = 1,
           .per_device_batch_size = 2,
-          .train_dataloader_options = {.shuffle = true, .seed = 3}};
+          .train_dataloader_options = {.shuffle = true, .seed = 3},
+          .num_epochs = 1};
 }
 
 /// The toy model's layers 4-5-3 need 2 * (4 * 5 + 5 * 3) operations.

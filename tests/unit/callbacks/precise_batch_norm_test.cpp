@@ -22,9 +22,9 @@ class PreciseBatchNormTest : public ::testing::Test {
   void train(PreciseBatchNormOptions options) {
     cpu_trainer(model_, {std::make_shared<PreciseBatchNorm>(options)})
         .train({.train_dataset = toy_data(16),
-                .num_epochs = 1,
                 .per_device_batch_size = 4,
-                .train_dataloader_options = {.shuffle = false}});
+                .train_dataloader_options = {.shuffle = false},
+                .num_epochs = 1});
   }
 
   /// Returns whether these are the mean variances of the first `num_batches` batches.
@@ -75,7 +75,7 @@ TEST_F(PreciseBatchNormTest, UpdateKeepsTheModeOfTheModel) {
   auto trainer = cpu_trainer(
       model_,
       {make<LambdaCallback>({.on_train_epoch_end = update, .on_eval_epoch_start = update})});
-  trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .eval_dataset = toy_data(8)});
+  trainer.train({.train_dataset = toy_data(8), .eval_dataset = toy_data(8), .num_epochs = 1});
   EXPECT_EQ(modes, (std::vector<bool>{true, false}));
 }
 
@@ -101,7 +101,7 @@ TEST_F(PreciseBatchNormTest, KeepsTheStatisticsOfFrozenLayersAndAllModes) {
                    make<LambdaCallback>(
                        {.on_train_epoch_end = update_and_look, .on_training_run_epoch_end = look})},
                   std::make_shared<torch::optim::SGD>(freezer->get_trainable_parameters(), 0.1));
-  trainer.train({.train_dataset = toy_data(8), .num_epochs = 1, .eval_dataset = toy_data(8)});
+  trainer.train({.train_dataset = toy_data(8), .eval_dataset = toy_data(8), .num_epochs = 1});
   // The modes are the same after the evaluation.
   EXPECT_EQ(modes, (std::vector<std::vector<bool>>{{false, true}, {false, true}}));
   EXPECT_TRUE(norm_->running_mean.eq(7).all().item<bool>());

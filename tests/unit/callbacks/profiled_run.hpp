@@ -85,7 +85,7 @@ class ProfilerTest : public ::testing::Test {
 
   /// Returns options with four steps per epoch.
   static TrainOptions epochs(int64_t num_epochs) {
-    return {.train_dataset = toy_data(8), .num_epochs = num_epochs, .per_device_batch_size = 2};
+    return {.train_dataset = toy_data(8), .per_device_batch_size = 2, .num_epochs = num_epochs};
   }
 
   template <class TrainerType = QuietTrainer>

@@ -32,9 +32,9 @@ std::string written_to(std::FILE* file) {
 
 std::string bar_output(ProgressBarOptions options, CallbackList callbacks = {},
                        const TrainOptions& train_options = {.train_dataset = toy_data(8),
-                                                            .num_epochs = 1,
                                                             .eval_dataset = toy_data(4),
-                                                            .per_device_batch_size = 2}) {
+                                                            .per_device_batch_size = 2,
+                                                            .num_epochs = 1}) {
   std::FILE* file = std::tmpfile();
   options.stream = file;
   options.bar_interval = std::chrono::milliseconds(0);
@@ -78,8 +78,8 @@ TEST(ProgressBarTest, WritesPlainLinesWithoutATerminal) {
 
 TEST(ProgressBarTest, AnEpochEndedByANumberOfUpdatesReaches100Percent) {
   const TrainOptions options{.train_dataset = toy_data(20),
-                             .num_epochs = 1,
                              .per_device_batch_size = 2,
+                             .num_epochs = 1,
                              .max_num_updates = 3,
                              .gradient_accumulation_steps = 2};
   EXPECT_THAT(bar_output({.mode = Mode::plain}, {}, options), StartsWith("epoch 1 100% 6/6 ["));

@@ -27,8 +27,8 @@ class SaveAtDecaysTest : public ::testing::Test {
   /// Returns options with 5 updates per epoch. The schedule decays in the last tenth.
   static TrainOptions epochs(int64_t num_epochs, WsdSchedulerOptions options = {}) {
     return {.train_dataset = toy_data(20),
-            .num_epochs = num_epochs,
             .per_device_batch_size = 4,
+            .num_epochs = num_epochs,
             .create_scheduler_fn = wsd(options)};
   }
   /// Returns options for a run that begins at the end of another one's constant phase.

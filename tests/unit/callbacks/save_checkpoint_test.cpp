@@ -31,8 +31,8 @@ class SaveCheckpointTest : public ::testing::Test {
   static void train(Toy& toy, int64_t num_epochs,
                     std::optional<std::filesystem::path> resume_from = {}) {
     toy.trainer.train({.train_dataset = toy_data(8),
-                       .num_epochs = num_epochs,
                        .per_device_batch_size = 4,
+                       .num_epochs = num_epochs,
                        .create_scheduler_fn = cosine({.num_updates = 20}),
                        .resume_from = std::move(resume_from)});
   }
@@ -86,7 +86,7 @@ TEST_F(SaveCheckpointTest, SkippedUpdatesDoNotSaveAgain) {
   const auto save = saving({.every_n_epochs = 1, .every_n_updates = 2});
   ToyOf<SkippingTrainer> toy({save});
   toy.trainer.skipped_steps = {1, 4};
-  toy.train({.num_epochs = 2, .per_device_batch_size = 3});  // 3 steps in each epoch
+  toy.train({.per_device_batch_size = 3, .num_epochs = 2});  // 3 steps in each epoch
   EXPECT_THAT(names_of(*save),
               ElementsAre("epoch_2.pt", "update_4.pt", "epoch_1.pt", "update_2.pt"));
 }

@@ -17,9 +17,9 @@ namespace {
 
 TrainOptions run_of(int64_t num_epochs) {
   return {.train_dataset = toy_data(8),
-          .num_epochs = num_epochs,
           .eval_dataset = toy_data(5),
-          .per_device_batch_size = 2};
+          .per_device_batch_size = 2,
+          .num_epochs = num_epochs};
 }
 
 class SavePredictionsTest : public ::testing::Test {

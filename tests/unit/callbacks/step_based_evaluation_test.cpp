@@ -18,9 +18,9 @@ namespace {
 
 TrainOptions epochs(int64_t num_epochs) {
   return {.train_dataset = toy_data(10),
-          .num_epochs = num_epochs,
           .eval_dataset = toy_data(6),
-          .per_device_batch_size = 2};
+          .per_device_batch_size = 2,
+          .num_epochs = num_epochs};
 }
 
 /// A model that behaves differently in its two modes and draws random numbers in training.

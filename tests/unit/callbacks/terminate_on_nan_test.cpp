@@ -39,7 +39,7 @@ struct BadLoss {
 TEST(TerminateOnNaNTest, ABadLossNeverReachesTheWeights) {
   BadLoss bad(infinite_at(3));
   const auto result = bad.trainer.train(
-      {.train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 2});
+      {.train_dataset = toy_data(16), .per_device_batch_size = 2, .num_epochs = 1});
   EXPECT_EQ(result.reason, StopReason::nan);
   EXPECT_EQ(result.num_updates, 2);
   for (const auto& parameter : bad.model->parameters()) {
@@ -55,7 +55,7 @@ TEST(TerminateOnNaNTest, ADeferredCheckHappensWithinItsDelayAndBeforeTheEndOfThe
   const auto updates_with = [](int bad_step, int64_t max_delay) {
     BadLoss bad(infinite_at(bad_step), {.max_delay_micro_steps = max_delay, .defer_on_cpu = true});
     const auto result = bad.trainer.train(
-        {.train_dataset = toy_data(32), .num_epochs = 3, .per_device_batch_size = 2});
+        {.train_dataset = toy_data(32), .per_device_batch_size = 2, .num_epochs = 3});
     EXPECT_EQ(result.reason, StopReason::nan);
     return result.num_updates;
   };
@@ -81,9 +81,9 @@ struct LateLook : BadLoss {
   }
 
   TrainOptions options{.train_dataset = toy_data(16),
-                       .num_epochs = 1,
                        .eval_dataset = toy_data(16),
-                       .per_device_batch_size = 2};
+                       .per_device_batch_size = 2,
+                       .num_epochs = 1};
 };
 
 TEST(TerminateOnNaNTest, AnUncheckedLossDoesNotEndTheNextRun) {

@@ -42,9 +42,9 @@ struct TimedToy {
 /// Returns options with four training steps and two evaluation steps per epoch.
 TrainOptions run_of(int64_t num_epochs) {
   return {.train_dataset = toy_data(8),
-          .num_epochs = num_epochs,
           .eval_dataset = toy_data(4),
-          .per_device_batch_size = 2};
+          .per_device_batch_size = 2,
+          .num_epochs = num_epochs};
 }
 
 TEST(TimeLimitTest, EndsTheRunAfterTheUpdateInWhichTheTimeRunsOut) {

@@ -9,9 +9,9 @@
 
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
-#include "linkboy/tracking/track_run.hpp"
 #include "linkboy/schedulers/curves.hpp"
 #include "linkboy/tracking/tensorboard_tracker.hpp"
+#include "linkboy/tracking/track_run.hpp"
 #include "support/expect_error.hpp"
 #include "support/fake_process_group.hpp"
 #include "support/keep_losses.hpp"
@@ -175,7 +175,7 @@ TEST(TrackRunTest, RecordsHowTheRunEnded) {
   run.toy.trainer.train(three_updates);
   run.toy.trainer.callback_handler().add(stop_at(3));
   run.toy.trainer.train(short_run());
-  EXPECT_THAT(run.tracker->outcomes, ElementsAre("finished", "max_steps", "stop_request"));
+  EXPECT_THAT(run.tracker->outcomes, ElementsAre("finished", "max_num_updates", "stop_request"));
 
   TrackedToy failing({.every_n_updates = 1},
                      {std::make_shared<AtUpdate>(2, [](Trainer&) { throw Error("on purpose"); })});

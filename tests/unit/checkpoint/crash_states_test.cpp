@@ -179,7 +179,7 @@ TEST_P(CrashStatesTest, TheNewestStateIsCompleteAndAtLeastAsNewAsReported) {
                                                .keep_last = 2,
                                                .asynchronous = GetParam()});
     Toy toy({save, std::make_shared<ReportSaves>(recorder, *save, GetParam())});
-    toy.trainer.train({.train_dataset = toy_data(20), .num_epochs = 1, .per_device_batch_size = 4});
+    toy.trainer.train({.train_dataset = toy_data(20), .per_device_batch_size = 4, .num_epochs = 1});
     calls = recorder.calls();
   }
   ASSERT_EQ(std::ranges::count(calls, Kind::report, &FileCall::kind), 5);

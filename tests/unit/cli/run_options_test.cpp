@@ -154,7 +154,7 @@ TEST_F(RunTest, AHandWrittenLoopReadsTheSameFile) {
   EXPECT_EQ(settings.seed, 3U);
   EXPECT_EQ(settings.train_dataloader.num_workers, 1);
   const auto model = linkboy::testing::toy_model();
-  auto [engine, train_loader, eval_loader, scheduler] =
+  auto [engine, train_dataloader, eval_dataloader, scheduler] =
       initialize(model, settings.make_optimizer(model->parameters()), torch::nn::CrossEntropyLoss(),
                  make_data_loader(toy_data(8), settings.train_dataloader), nullptr,
                  settings.make_scheduler_fn(), settings.train);

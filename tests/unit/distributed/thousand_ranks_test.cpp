@@ -38,10 +38,10 @@ TEST(ThousandRanksTest, ARankReadsItsShareOfEachUpdateAndOfTheEvaluation) {
        .accelerator = {.device = "cpu", .process_group = pretended_group(kRank, kNumRanks)}});
   const auto numbers = torch::arange(5 * kNumRanks * 2 + 7, torch::kFloat);
   const auto result = trainer.train({.train_dataset = TensorDataset(numbers, numbers),
-                                     .num_epochs = 1,
                                      .eval_dataset = TensorDataset(numbers, numbers),
                                      .per_device_batch_size = 2,
-                                     .train_dataloader_options = {.shuffle = false}});
+                                     .train_dataloader_options = {.shuffle = false},
+                                     .num_epochs = 1});
   // There are five complete rounds of 2 x 1,024 samples, and one that is filled with the first
   // samples.
   EXPECT_EQ(result.num_updates, 6);

@@ -20,7 +20,7 @@ namespace linkboy::testing::lr_finder_test {
 namespace {
 
 TrainOptions training(int64_t batch_size = 8) {
-  return {.train_dataset = toy_data(32), .num_epochs = 1, .per_device_batch_size = batch_size};
+  return {.train_dataset = toy_data(32), .per_device_batch_size = batch_size, .num_epochs = 1};
 }
 
 const LrFinderOptions kWideSearch{
@@ -144,7 +144,7 @@ TEST_F(FindersTest, SuggestsARateThatTrainsWell) {
     auto trainer = cpu_trainer(model, {}, optimizer);
     const auto result = find_learning_rate(
         trainer,
-        {.train_dataset = TensorDataset(x, y), .num_epochs = 1, .per_device_batch_size = 32});
+        {.train_dataset = TensorDataset(x, y), .per_device_batch_size = 32, .num_epochs = 1});
     ASSERT_TRUE(result.suggestion.has_value());
     // Among the rates from 0.001 to 0.08, Adam is best at 0.01; among those from 0.02 to 2, SGD is
     // best at 0.2.
@@ -330,8 +330,8 @@ TEST_F(FindersTest, DoNotCallTheCallbacksOfTheGivenRun) {
 
 TEST(LrFinderTest, ThePreviousRunCanBeSavedAndResumedAfterEitherSearch) {
   const TrainOptions options{.train_dataset = toy_data(16),
-                             .num_epochs = 2,
                              .per_device_batch_size = 4,
+                             .num_epochs = 2,
                              .create_scheduler_fn = step_decay({.step_size = 3})};
   for (const bool is_batch_size : {false, true}) {
     SCOPED_TRACE(is_batch_size);

@@ -252,8 +252,8 @@ TEST(GraphModeTest, OutputsOfAStepKeepNoGraph) {
                        .default_callbacks = {},
                        .accelerator = {.device = "cpu"}});
   trainer.train({.train_dataset = toy_data(16),
-                 .num_epochs = 1,
                  .per_device_batch_size = 4,
+                 .num_epochs = 1,
                  .execution_mode = ExecutionMode::graph});
   EXPECT_EQ(num_looks, 4);
 }
@@ -261,8 +261,8 @@ TEST(GraphModeTest, OutputsOfAStepKeepNoGraph) {
 TEST(GraphModeTest, RefusesABatchWithValues) {
   Toy toy;
   TrainOptions options{.train_dataset = toy_data(8),
-                       .num_epochs = 1,
                        .per_device_batch_size = 4,
+                       .num_epochs = 1,
                        .execution_mode = ExecutionMode::graph};
   options.train_dataloader_options.transform = [](Batch batch, const TransformContext&) {
     batch.set_value("file_name", "a.png");

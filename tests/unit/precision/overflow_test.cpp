@@ -89,10 +89,10 @@ std::vector<std::vector<double>> train(const Case& chosen) {
   const auto factors = torch::tensor(chosen.factors(), torch::kFloat);
   TrainOptions options{.train_dataset = TensorDataset(
                            torch::tensor({{1.0F, 2.0F}}).repeat({kNumMicroSteps, 1}), factors),
-                       .num_epochs = 1,
                        .per_device_batch_size = 1,
-                       .gradient_accumulation_steps = chosen.window,
-                       .train_dataloader_options = {.shuffle = false}};
+                       .train_dataloader_options = {.shuffle = false},
+                       .num_epochs = 1,
+                       .gradient_accumulation_steps = chosen.window};
   if (chosen.unscales) options.gradient_clip_norm = std::numeric_limits<double>::infinity();
 
   const auto leave = [&](Trainer& at, bool is_in_update) {

@@ -175,7 +175,7 @@ TEST(TrainerPrecisionTest, ReachesTheNumberOfUpdatesEvenIfSomeAreSkipped) {
   run.trainer.overflow_at = 2;
   const auto result = run.train({.max_num_updates = 8});  // 4 per epoch
   EXPECT_EQ(result.num_updates, 8);
-  EXPECT_EQ(result.reason, StopReason::max_steps);
+  EXPECT_EQ(result.reason, StopReason::max_num_updates);
   EXPECT_EQ(run.trainer.losses.size(), 9U);
 }
 
@@ -222,9 +222,9 @@ struct ConvolutionRun {
   void train(int64_t num_epochs = 1) {
     const auto images = torch::sin(torch::arange(8 * 3 * 8 * 8, torch::kFloat)).view({8, 3, 8, 8});
     trainer.train({.train_dataset = TensorDataset(images, torch::arange(8) % 3),
-                   .num_epochs = num_epochs,
                    .per_device_batch_size = 4,
-                   .train_dataloader_options = {.seed = 5}});
+                   .train_dataloader_options = {.seed = 5},
+                   .num_epochs = num_epochs});
   }
 
   torch::nn::Sequential model = toy_convolutions();

@@ -24,7 +24,7 @@ TEST(MessageOfTest, ReturnsTheMessageOfAnyException) {
 
 TEST(StopReasonTest, HasAName) {
   EXPECT_EQ(to_string(StopReason::finished), "finished");
-  EXPECT_EQ(to_string(StopReason::max_steps), "max_steps");
+  EXPECT_EQ(to_string(StopReason::max_num_updates), "max_steps");
   EXPECT_EQ(to_string(StopReason::early_stop), "early_stop");
   EXPECT_EQ(to_string(StopReason::nan), "nan");
   EXPECT_EQ(to_string(StopReason::stop_request), "stop_request");
@@ -37,7 +37,7 @@ TEST(StopTrainingTest, PropagatesOutOfTheBackwardPass) {
     if (++num_gradients == 2) throw StopTraining("enough");
   });
   const auto result = toy.trainer.train(
-      {.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 2});
+      {.train_dataset = toy_data(8), .per_device_batch_size = 2, .num_epochs = 1});
   EXPECT_EQ(result.message, "enough");
   EXPECT_EQ(result.num_updates, 1);
 }

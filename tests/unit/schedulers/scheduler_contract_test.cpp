@@ -350,9 +350,9 @@ TEST_P(SchedulerContractTest, StepsOncePerUpdate) {
                             {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
     trainer.skip_every = skip_every;
     trainer.train({.train_dataset = toy_data(40),
-                   .num_epochs = 3,
                    .eval_dataset = toy_data(4),
                    .per_device_batch_size = 2,
+                   .num_epochs = 3,
                    .max_num_updates = max_steps,
                    .gradient_accumulation_steps = accumulation,
                    .create_scheduler_fn = GetParam().make});

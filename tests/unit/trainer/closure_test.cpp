@@ -38,10 +38,10 @@ struct LbfgsToy {
 
 TrainOptions toy_options(int64_t num_epochs = 3, int64_t accumulation_steps = 1) {
   return {.train_dataset = toy_data(10),
-          .num_epochs = num_epochs,
           .per_device_batch_size = 4,
-          .gradient_accumulation_steps = accumulation_steps,
-          .train_dataloader_options = {.seed = 5}};
+          .train_dataloader_options = {.seed = 5},
+          .num_epochs = num_epochs,
+          .gradient_accumulation_steps = accumulation_steps};
 }
 
 /// Returns the toy model behind a dropout, so that each forward pass draws random numbers.
@@ -167,8 +167,8 @@ TEST(ClosureTest, LbfgsTrainsAModelInChannelsLast) {
         {.device = "cpu", .channels_last = channels_last});
     const auto images = torch::sin(torch::arange(8 * 48, torch::kFloat)).reshape({8, 3, 4, 4});
     toy.trainer.train({.train_dataset = TensorDataset(images, torch::arange(8) % 3),
-                       .num_epochs = 2,
-                       .per_device_batch_size = 8});
+                       .per_device_batch_size = 8,
+                       .num_epochs = 2});
     return copies_of(toy.model->parameters());
   };
   const auto expected = train(false);

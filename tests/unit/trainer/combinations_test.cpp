@@ -136,9 +136,9 @@ Left by_engine(const Combination& combination, int64_t cut) {
     Engine& engine = loop->engine;
     engine.train();
     for (const Batch& batch :
-         loop->train_loader->batches(engine.num_epochs() + 1, engine.micro_step())) {
+         loop->train_dataloader->batches(engine.num_epochs() + 1, engine.micro_step())) {
       engine.zero_grad();
-      engine.backward(engine.criterion(engine(batch), batch.target()));
+      engine.backward(engine.loss_function(engine(batch), batch.target()));
       const bool is_updated = engine.step();
       if (!engine.has_updates_left()) return;
       if (is_updated && cut > 0 && engine.num_updates() == cut) return;

@@ -28,8 +28,8 @@ namespace {
 std::vector<torch::Tensor> train(Toy& toy, ExecutionMode mode) {
   torch::manual_seed(4);  // for the shuffling
   toy.train({.train_dataset = toy_data(64),
-             .num_epochs = 2,
              .per_device_batch_size = 4,
+             .num_epochs = 2,
              .execution_mode = mode});
   return toy.model->parameters();
 }
@@ -122,8 +122,8 @@ std::vector<torch::Tensor> train_conv_net(const std::string& device, const std::
   if (!from.empty()) trainer.load_checkpoint(from);
   const auto images = torch::sin(torch::arange(32 * 72, torch::kFloat) * 0.7).view({32, 2, 6, 6});
   trainer.train({.train_dataset = TensorDataset(images, torch::arange(32) * 7 % 3),
-                 .num_epochs = 1,
-                 .per_device_batch_size = 4});
+                 .per_device_batch_size = 4,
+                 .num_epochs = 1});
   if (!to.empty()) trainer.save_checkpoint(to);
   return model->parameters();
 }
@@ -154,7 +154,7 @@ TEST(DeviceTest, NewTensorsAreCreatedOnTheDeviceOfTheTrainer_MultiCUDA) {
     if (on_device().device().index() != 1) ++num_elsewhere;
     return batch;
   };
-  TrainOptions options{.train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 4};
+  TrainOptions options{.train_dataset = toy_data(16), .per_device_batch_size = 4, .num_epochs = 1};
   options.train_dataloader_options = {.num_workers = 2, .transform = transform};
   EXPECT_EQ(trainer.train(options).num_updates, 4);
   EXPECT_EQ(num_elsewhere, 0);
@@ -182,8 +182,8 @@ TEST(DeviceTest, AFailedRecordingLeavesTheDeviceUsable_CUDA) {
     QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
                          {.default_callbacks = {}, .accelerator = {.device = "cuda:0"}});
     trainer.train({.train_dataset = toy_data(32),
-                   .num_epochs = 1,
                    .per_device_batch_size = 4,
+                   .num_epochs = 1,
                    .execution_mode = mode});
     EXPECT_EQ(trainer.num_updates(), 8);
   };
@@ -206,8 +206,8 @@ TEST(DeviceTest, ALossThatThrowsInAWarmUpLeavesNoWorkBehind_CUDA) {
     QuietTrainer trainer(model, loss, optimizer,
                          {.default_callbacks = {}, .accelerator = {.device = "cuda:0"}});
     trainer.train({.train_dataset = TensorDataset(torch::ones({256, 64}), torch::arange(256) % 64),
-                   .num_epochs = 1,
                    .per_device_batch_size = 64,
+                   .num_epochs = 1,
                    .execution_mode = mode});
   };
   EXPECT_THROW(train(ExecutionMode::graph), c10::Error);

@@ -60,7 +60,7 @@ TEST(DroppedWindowTest, AnOverflowInADroppedWindowLowersTheScale) {
     return false;
   };
   const TrainResult result = toy.trainer.train(
-      {.train_dataset = toy_data(120), .num_epochs = 1, .per_device_batch_size = 1});
+      {.train_dataset = toy_data(120), .per_device_batch_size = 1, .num_epochs = 1});
   EXPECT_GT(result.num_updates, 0);
   EXPECT_LT(result.num_updates, 120);
   EXPECT_LT(toy.trainer.accelerator().grad_scaler()->get_scale(), 1e30);
@@ -68,7 +68,7 @@ TEST(DroppedWindowTest, AnOverflowInADroppedWindowLowersTheScale) {
 
 TEST(DroppedWindowTest, ARunInFp16AfterOneThatWasLeftAnywhereMakesUpdatesOfNormalSize) {
   const TrainOptions options{
-      .train_dataset = toy_data(8), .num_epochs = 2, .per_device_batch_size = 4};
+      .train_dataset = toy_data(8), .per_device_batch_size = 4, .num_epochs = 2};
   auto normal = fp16_toy();
   const auto before = copies_of(normal.model->parameters());
   normal.trainer.train(options);

@@ -13,9 +13,9 @@ namespace {
 
 TEST(EvaluationSetsTest, EachSetHasSeparateMetricsAfterEveryEpoch) {
   Toy toy;
-  toy.train({.num_epochs = 2,
-             .eval_dataset = toy_data(6),
-             .more_eval_datasets = {{"rare", toy_data(5)}, {"clean", toy_data(6)}}});
+  toy.train({.eval_dataset = toy_data(6),
+             .more_eval_datasets = {{"rare", toy_data(5)}, {"clean", toy_data(6)}},
+             .num_epochs = 2});
   EXPECT_EQ(toy.trainer.run_history().get_metric_names(),
             (std::vector<std::string>{"train_loss_epoch", "eval_loss_epoch", "rare_eval_loss_epoch",
                                       "clean_eval_loss_epoch"}));
@@ -54,10 +54,10 @@ TEST(EvaluationSetsTest, AResumedRunDoesNotEvaluateBeforeTrainingAgain) {
   const TemporaryFolder folder;
   const auto train = [&](int64_t num_epochs, std::optional<std::filesystem::path> resume_from) {
     Toy toy;
-    toy.train({.num_epochs = num_epochs,
-               .eval_dataset = toy_data(6),
-               .resume_from = std::move(resume_from),
-               .evaluate_before_training = true});
+    toy.train({.eval_dataset = toy_data(6),
+               .num_epochs = num_epochs,
+               .evaluate_before_training = true,
+               .resume_from = std::move(resume_from)});
     toy.trainer.save_training_state(folder.path());
     return toy.values("initial_eval_loss_epoch").size();
   };
@@ -68,7 +68,7 @@ TEST(EvaluationSetsTest, AResumedRunDoesNotEvaluateBeforeTrainingAgain) {
 TEST(EvaluateNowTest, DoesNotChangeTheTraining) {
   const SingleThread one_thread;
   const TrainOptions options{
-      .train_dataset = toy_data(12), .num_epochs = 2, .eval_dataset = toy_data(6)};
+      .train_dataset = toy_data(12), .eval_dataset = toy_data(6), .num_epochs = 2};
   Toy plain, toy;
   plain.train(options);
   toy.on(Event::train_update_end, [](Trainer& trainer) {

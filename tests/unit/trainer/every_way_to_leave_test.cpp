@@ -158,12 +158,12 @@ struct OneRun {
         TrainerOptions{
             .callbacks = callbacks, .default_callbacks = {}, .accelerator = {.device = "cpu"}});
     options = {.train_dataset = toy_data(8),
-               .num_epochs = 3,
                .eval_dataset = toy_data(6),
                .per_device_batch_size = 2,
+               .eval_dataloader_options = {.batch_size = 3},
+               .num_epochs = 3,
                .gradient_accumulation_steps = 2,
-               .create_scheduler_fn = wsd({.warmup_updates = 1}),
-               .eval_dataloader_options = {.batch_size = 3}};
+               .create_scheduler_fn = wsd({.warmup_updates = 1})};
   }
 
   /// Trains, and returns the bytes of the training state at the end.

@@ -68,14 +68,14 @@ struct Program {
     attempt("train", [&] {
       const TrainResult result =
           trainer.train({.train_dataset = toy_data(14),
-                         .num_epochs = 2,
                          .eval_dataset = toy_data(6),
                          .per_device_batch_size = 2,
+                         .train_dataloader_options = {.seed = 7},
+                         .num_epochs = 2,
                          .gradient_accumulation_steps = 2,
                          .gradient_clip_norm = 0.5,
                          .create_scheduler_fn = lambda_schedule(
-                             {.lr_lambda = {[](int64_t n) { return n % 8 == 3 ? 0.5 : 1.0; }}}),
-                         .train_dataloader_options = {.seed = 7}});
+                             {.lr_lambda = {[](int64_t n) { return n % 8 == 3 ? 0.5 : 1.0; }}})});
       text += c10::str(to_string(result.reason), " ", result.num_updates, " ", result.num_epochs);
       for (const auto& name : trainer.run_history().get_metric_names()) {
         text += c10::str(" ", name, " ", trainer.run_history().get_metric_values(name));
@@ -241,7 +241,7 @@ TEST(ForeignOverridesTest, KeptReferencesStayValidAndReusedMemoryGivesTheSameNum
     ToyOf<Hoarder> toy({make<MetricCallback>({{"accuracy", accuracy({.num_classes = 3})}})}, 0.1,
                        {.device = "cpu"});
     toy.trainer.reuses_memory = reuses_memory;
-    toy.train({.num_epochs = 2, .eval_dataset = toy_data(7), .per_device_batch_size = 2});
+    toy.train({.eval_dataset = toy_data(7), .per_device_batch_size = 2, .num_epochs = 2});
     values.push_back(toy.values("eval_loss_epoch"));
     values.push_back(toy.values("eval_accuracy"));
     ASSERT_EQ(values.back().size(), 2U);

@@ -120,9 +120,9 @@ TEST(ReplacedLoaderTest, TheRunTakesItsLengthFromTheNewTrainingLoader) {
   });
   toy.on(Event::eval_step_start, [&](Trainer&) { ++num_eval_steps; });
   const auto result = toy.train({.train_dataset = toy_data(20),
-                                 .num_epochs = 3,
                                  .eval_dataset = toy_data(20),
-                                 .per_device_batch_size = 4});
+                                 .per_device_batch_size = 4,
+                                 .num_epochs = 3});
   EXPECT_EQ(result.num_updates, 6);
   EXPECT_EQ(toy.trainer.run().config().num_updates_per_epoch, 2);
   EXPECT_EQ(num_eval_steps, 3);

@@ -114,7 +114,7 @@ class OnlyTrains : public QuietTrainer {
 
 TEST(OverriddenLoopTest, ACustomRunIsCountedLikeTheDefaultOne) {
   const TrainOptions options{
-      .train_dataset = toy_data(20), .num_epochs = 3, .eval_dataset = toy_data(8)};
+      .train_dataset = toy_data(20), .eval_dataset = toy_data(8), .num_epochs = 3};
   Toy plain;
   ToyOf<OnlyTrains> own;
   plain.train(options);
@@ -139,7 +139,7 @@ TEST(OverriddenLoopTest, ACustomEvaluationRecordsItsOwnMetric) {
     }
   };
   ToyOf<CountsRows> own;
-  own.train({.num_epochs = 2, .eval_dataset = toy_data(6)});
+  own.train({.eval_dataset = toy_data(6), .num_epochs = 2});
   EXPECT_EQ(own.values("eval_rows"), (std::vector<double>{6, 6}));
   EXPECT_TRUE(own.values("eval_loss_epoch").empty());
 }

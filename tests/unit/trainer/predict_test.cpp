@@ -249,7 +249,7 @@ TEST(PredictTest, AResumedRunRepeatsTheEndOfAnEpochWhosePredictionWasStopped) {
     };
     Toy toy(
         {make<LambdaCallback>(functions), make<SaveTrainingState>({.directory = folder.path()})});
-    toy.train({.num_epochs = 2, .eval_dataset = toy_data(4), .resume_from = folder / "latest"});
+    toy.train({.eval_dataset = toy_data(4), .num_epochs = 2, .resume_from = folder / "latest"});
     return toy.values("predicted").size();
   };
   EXPECT_EQ(train(/*is_stopped=*/true), 0U);

@@ -53,9 +53,9 @@ TEST(ReadmeTest, OneCallRunsTheWholeLoop) {
   const auto test = linkboy::testing::toy_data(16);
   linkboy::Trainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer);
   trainer.train({.train_dataset = train,
-                 .num_epochs = 8,
                  .eval_dataset = test,
                  .per_device_batch_size = 64,
+                 .num_epochs = 8,
                  .gradient_clip_norm = 1.0,
                  .create_scheduler_fn = linkboy::cosine()});
   trainer.save_checkpoint(folder / "checkpoint.pt");

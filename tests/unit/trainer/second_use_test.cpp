@@ -70,11 +70,11 @@ struct Program {
   std::shared_ptr<Accelerator> accelerator;
   QuietTrainer trainer;
   TrainOptions options{.train_dataset = toy_data(14),
-                       .num_epochs = 2,
                        .eval_dataset = toy_data(6),
                        .per_device_batch_size = 2,
-                       .gradient_accumulation_steps = 2,
-                       .train_dataloader_options = {.seed = 7}};
+                       .train_dataloader_options = {.seed = 7},
+                       .num_epochs = 2,
+                       .gradient_accumulation_steps = 2};
 };
 
 /// What a use gives.
@@ -224,13 +224,13 @@ const std::vector<Use>& uses() {
       {"train_an_engine",
        [](Program&) {
          const auto model = toy_model();
-         auto [engine, loader, eval_loader, scheduler] =
+         auto [engine, loader, eval_dataloader, scheduler] =
              initialize(model, toy_sgd(model), torch::nn::CrossEntropyLoss(),
                         make_data_loader(toy_data(8), {.batch_size = 2}), nullptr, {},
                         {.num_epochs = 1, .accelerator = {.device = "cpu"}});
          for (const Batch& batch : loader->batches(1)) {
            engine.zero_grad();
-           engine.backward(engine.criterion(engine(batch), batch.target()));
+           engine.backward(engine.loss_function(engine(batch), batch.target()));
            engine.step();
          }
          return Outcome{"", model->parameters()};

@@ -266,8 +266,8 @@ TEST_F(SingleStreamTest, AnInterruptedEvaluationOfAStreamIsRepeatedFromItsFirstB
           }});
       train({keep, make<SaveTrainingState>({.directory = states})},
             {.train_dataset = toy_data(4),
-             .num_epochs = 3,
              .eval_dataloader = stream.loader(),
+             .num_epochs = 3,
              .resume_from = from});
       return evaluated;
     };

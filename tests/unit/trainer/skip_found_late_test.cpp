@@ -97,7 +97,7 @@ TEST(DeviceTest, TheScheduleOfAFailedRunKeepsTheLearningRateOfTheProgram_CUDA) {
     set_param_group_field(*run.optimizer, ParamGroupField::lr, {0.5});
     run.trainer.num_updates();
     run.learning_rates.clear();
-    run.trainer.train({.train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 4});
+    run.trainer.train({.train_dataset = toy_data(16), .per_device_batch_size = 4, .num_epochs = 1});
     EXPECT_EQ(run.learning_rates, (std::vector<double>(4, 0.5)));
   }
 }
@@ -144,7 +144,7 @@ TEST(DeviceTest, AStateOmitsTheSkippedStepOfASecondOptimizer_CUDA) {
     self.save_training_state(folder.path());
     counts.push_back(trainer.state_dict().get_int("step"));
   }));
-  trainer.train({.train_dataset = toy_data(16), .num_epochs = 1, .per_device_batch_size = 4});
+  trainer.train({.train_dataset = toy_data(16), .per_device_batch_size = 4, .num_epochs = 1});
   EXPECT_EQ(counts, (std::vector<int64_t>{1, 2, 2, 3}));
   EXPECT_EQ(trainer.num_updates(), 3);
 }

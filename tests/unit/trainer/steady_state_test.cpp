@@ -163,8 +163,8 @@ struct Training {
     constexpr int64_t kBatchSize = 4;
     const std::optional<double> max_norm = setting.overflows ? std::nullopt : std::optional(1.0);
     return trainer.train({.train_dataset = toy_images(kUpdates * kWindow * kBatchSize),
-                          .num_epochs = 1,
                           .per_device_batch_size = kBatchSize,
+                          .num_epochs = 1,
                           .gradient_accumulation_steps = kWindow,
                           .gradient_clip_norm = max_norm,
                           .create_scheduler_fn = cosine(),

@@ -19,9 +19,9 @@ namespace {
 TrainOptions four_updates_per_epoch(int64_t num_epochs) {
   return {
       .train_dataset = toy_data(14),
-      .num_epochs = num_epochs,
       .eval_dataset = toy_data(6),
       .per_device_batch_size = 2,
+      .num_epochs = num_epochs,
       .gradient_accumulation_steps = 2,
       .create_scheduler_fn = cosine({.warmup_updates = 0.5 * placeholders::num_updates_per_epoch})};
 }
@@ -150,8 +150,8 @@ struct ShortEpochTest : ::testing::Test {
 
   TemporaryFolder folder_;
   TrainOptions options_{.train_dataset = toy_data(50),
-                        .num_epochs = 2,
                         .train_dataloader_options = {.seed = 5},
+                        .num_epochs = 2,
                         .resume_from = folder_.path(),
                         .allow_changed_schedule_length = true};
 };

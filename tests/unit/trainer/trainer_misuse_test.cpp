@@ -223,10 +223,10 @@ TEST(TrainerWeightTest, AnAccumulatedTokenLossHasTheGradientOfOneBigBatch) {
     const auto model = toy_model();
     WithStep trainer(token_loss, model);
     trainer.train({.train_dataset = data,
-                   .num_epochs = 3,
                    .per_device_batch_size = batch_size,
-                   .gradient_accumulation_steps = steps,
                    .train_dataloader_options = {.shuffle = false},
+                   .num_epochs = 3,
+                   .gradient_accumulation_steps = steps,
                    .weight_by_batch_size = is_weighted});
     return torch::cat({model->parameters()[0].flatten(), model->parameters()[2].flatten()});
   };
@@ -245,9 +245,9 @@ TEST(TrainerWeightTest, LargeBatchSizesDoNotOverflowInHalfPrecision) {
   const auto run = [&](bool is_weighted) {
     WithStep trainer(thousands, toy_model(), Precision::fp16);
     trainer.train({.train_dataset = toy_data(32),
-                   .num_epochs = 1,
                    .per_device_batch_size = 8,
                    .train_dataloader_options = {.shuffle = false},
+                   .num_epochs = 1,
                    .weight_by_batch_size = is_weighted});
     return std::pair{trainer.num_updates(), trainer.accelerator().grad_scaler()->get_scale()};
   };
@@ -256,7 +256,7 @@ TEST(TrainerWeightTest, LargeBatchSizesDoNotOverflowInHalfPrecision) {
 }
 
 TEST(TrainerWeightTest, RefusesModesThatCannotWeight) {
-  EXPECT_ERROR(Toy().train({.execution_mode = ExecutionMode::graph, .weight_by_batch_size = true}),
+  EXPECT_ERROR(Toy().train({.weight_by_batch_size = true, .execution_mode = ExecutionMode::graph}),
                "weight_by_batch_size does not work with ExecutionMode::graph");
 }
 

@@ -36,8 +36,8 @@ TEST(TrainerNumbersTest, EpochLossIsTheSampleWeightedMean) {
     };
     QuietTrainer trainer(model, size, toy_sgd(model), {.default_callbacks = {}});
     trainer.train({.train_dataset = toy_data(10),
-                   .num_epochs = 1,
                    .per_device_batch_size = 4,
+                   .num_epochs = 1,
                    .gradient_accumulation_steps = steps});
     EXPECT_DOUBLE_EQ(trainer.run_history().get_latest_metric("train_loss_epoch"),
                      (4.0 * 4 + 4.0 * 4 + 2.0 * 2) / 10);
@@ -81,8 +81,8 @@ TEST(TrainerNumbersTest, TheAccumulatedGradientEqualsThatOfOneBigBatch) {
     });
     toy.train({.train_dataset = toy_data(6),
                .per_device_batch_size = batch_size,
-               .gradient_accumulation_steps = accumulation,
-               .train_dataloader_options = {.shuffle = false}});
+               .train_dataloader_options = {.shuffle = false},
+               .gradient_accumulation_steps = accumulation});
     return gradients;
   };
   const auto big = gradients_with(6, 1);
@@ -127,8 +127,8 @@ TEST(TrainerNumbersTest, TheNumberOfUpdatesReplacesTheNumberOfEpochs) {
   for (const int64_t steps : {1, 2}) {  // micro-steps are not counted
     Toy toy;
     const auto result = toy.train({.train_dataset = toy_data(10 * steps),
-                                   .num_epochs = 1,
                                    .per_device_batch_size = 1,
+                                   .num_epochs = 1,
                                    .max_num_updates = 25,
                                    .gradient_accumulation_steps = steps});
     EXPECT_EQ(result.num_updates, 25);
@@ -155,7 +155,7 @@ TEST(TrainerNumbersTest, TrainsInTrainingModeAndEvaluatesInEvaluationMode) {
   };
   ToyOf<Modes> toy;
   toy.model->eval();
-  toy.train({.num_epochs = 2, .eval_dataset = toy_data(8)});
+  toy.train({.eval_dataset = toy_data(8), .num_epochs = 2});
   toy.trainer.evaluate({.dataset = toy_data(8)});
 }
 
@@ -193,7 +193,7 @@ TEST(TrainerNumbersTest, NeverReseedsTheUsersGenerator) {
   torch::manual_seed(7);
   const auto expected = torch::rand({4});
   torch::manual_seed(7);
-  toy.train({.num_epochs = 2, .eval_dataset = toy_data(8)});
+  toy.train({.eval_dataset = toy_data(8), .num_epochs = 2});
   EXPECT_TRUE(torch::equal(torch::rand({4}), expected));
 }
 
@@ -223,7 +223,7 @@ TEST(TrainerNumbersTest, SeveralPassesOfAWeightedMicroStepCountItsSamplesOnce) {
   for (const int64_t steps : {1, 2, 4}) {
     ToyOf<TwoPasses> plain, weighted;  // all batches have the same size
     TrainOptions options{
-        .num_epochs = 2, .per_device_batch_size = 2, .gradient_accumulation_steps = steps};
+        .per_device_batch_size = 2, .num_epochs = 2, .gradient_accumulation_steps = steps};
     plain.train(options);
     options.weight_by_batch_size = true;
     weighted.train(options);

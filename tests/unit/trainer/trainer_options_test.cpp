@@ -32,7 +32,7 @@ TEST(TrainerOptionsTest, UsesTheGivenRunHistory) {
   QuietTrainer trainer(model, CrossEntropyLoss(), toy_sgd(model),
                        {.default_callbacks = {}, .run_history = history});
   EXPECT_EQ(&trainer.run_history(), history.get());
-  trainer.train({.train_dataset = toy_data(4), .num_epochs = 2, .eval_dataset = toy_data(4)});
+  trainer.train({.train_dataset = toy_data(4), .eval_dataset = toy_data(4), .num_epochs = 2});
   EXPECT_EQ(history->get_metric_values("train_loss_epoch").size(), 2U);
   EXPECT_EQ(history->get_metric_values("eval_loss_epoch").size(), 2U);
 }

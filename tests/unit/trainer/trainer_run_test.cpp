@@ -43,9 +43,9 @@ TEST(TrainerRunTest, EvaluateAndPredictHaveRunsOfTheirOwnAndTheTrainingRunComesB
   Toy toy({in_event(Event::training_run_end, look), in_event(Event::evaluation_run_end, look),
            in_event(Event::prediction_run_end, look)});
   toy.train({.train_dataset = toy_data(12),
-             .num_epochs = 2,
              .eval_dataset = toy_data(6),
              .per_device_batch_size = 4,
+             .num_epochs = 2,
              .gradient_clip_norm = 0.5});
   const linkboy::Run& run = toy.trainer.run();
   EXPECT_EQ(seen, &run);
@@ -77,15 +77,15 @@ TEST(TrainerRunTest, EvaluateAndPredictHaveRunsOfTheirOwnAndTheTrainingRunComesB
 
 TEST(TrainerRunTest, ANewRunHasNothingOfTheRunBefore) {
   const auto run_plain = [](Toy& toy) {
-    toy.train({.train_dataset = toy_data(8), .num_epochs = 1, .per_device_batch_size = 4});
+    toy.train({.train_dataset = toy_data(8), .per_device_batch_size = 4, .num_epochs = 1});
   };
   Toy fresh;
   run_plain(fresh);
   Toy toy;
   toy.train({.train_dataset = toy_data(8),
-             .num_epochs = 2,
              .eval_dataset = toy_data(4),
              .per_device_batch_size = 2,
+             .num_epochs = 2,
              .max_num_updates = 3,
              .gradient_accumulation_steps = 2,
              .gradient_clip_norm = 0.5,

@@ -41,8 +41,8 @@ TEST(TrainerSchedulerTest, PlateauFollowsTheEvaluationLoss) {
     }
   };
   ToyOf<WorseAndWorse> toy;
-  toy.train({.num_epochs = 5,
-             .eval_dataset = toy_data(4),
+  toy.train({.eval_dataset = toy_data(4),
+             .num_epochs = 5,
              .create_scheduler_fn = reduce_on_plateau({.factor = 0.5, .patience = 1})});
   EXPECT_DOUBLE_EQ(rates_of(*toy.optimizer)[0], 0.025);
 }
@@ -56,8 +56,8 @@ TEST(TrainerSchedulerTest, AGroupAddedByACallbackIsScheduledFromTheNextUpdate) {
         {{torch::zeros({1}).requires_grad_()}, std::make_unique<torch::optim::SGDOptions>(0.04)});
   });
   toy.on(Event::gradients_ready, [&](Trainer&) { used.push_back(rates_of(*toy.optimizer)); });
-  toy.train({.num_epochs = 2,
-             .per_device_batch_size = 4,
+  toy.train({.per_device_batch_size = 4,
+             .num_epochs = 2,
              .create_scheduler_fn = linear({.start_factor = 1.0, .end_factor = 0.0})});
   EXPECT_EQ(used,
             (std::vector<std::vector<double>>{{0.1}, {0.1 * 0.75}, {0.05, 0.02}, {0.025, 0.01}}));
@@ -68,8 +68,8 @@ TEST(TrainerSchedulerTest, ATimmScheduleInEpochsIsConstantWithinAnEpoch) {
   Toy toy({}, 0.4);
   toy.on(Event::train_step_start, [&](Trainer&) { rates.push_back(rates_of(*toy.optimizer)[0]); });
   toy.train({.train_dataset = toy_data(6),
-             .num_epochs = 3,
              .per_device_batch_size = 2,
+             .num_epochs = 3,
              .create_scheduler_fn =
                  timm_schedule({.scheduler = step_decay({.step_size = 1, .gamma = 0.5})})});
   EXPECT_EQ(rates, (std::vector<double>{0.4, 0.4, 0.4, 0.2, 0.2, 0.2, 0.1, 0.1, 0.1}));
@@ -83,9 +83,9 @@ TEST(TrainerSchedulerTest, TheValueAfterTheLastUpdateMayBeInvalid) {
   for (const auto& schedule : {line, pole}) {
     Toy toy({}, 0.4);
     TrainOptions options{.train_dataset = toy_data(6),
-                         .num_epochs = 2,
                          .eval_dataset = toy_data(4),
                          .per_device_batch_size = 2,
+                         .num_epochs = 2,
                          .create_scheduler_fn = schedule};
     EXPECT_EQ(toy.trainer.train(options).num_epochs, 2);
     EXPECT_EQ(toy.trainer.run_history().get_metric_values("eval_loss_epoch").size(), 2U);
@@ -100,8 +100,8 @@ TEST(TrainerSchedulerTest, ARunWithTheLargestNumberOfEpochsRunsUntilItIsStopped)
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   Toy toy({stop_at(8)});  // in the second epoch
   TrainOptions options{.train_dataset = toy_data(8),
-                       .num_epochs = kMost,
                        .per_device_batch_size = 2,
+                       .num_epochs = kMost,
                        .create_scheduler_fn = step_decay({.step_size = 4})};
   EXPECT_EQ(toy.trainer.train(options).num_updates, 8);
   EXPECT_EQ(toy.trainer.run().config().max_num_updates, kMost);

@@ -97,7 +97,7 @@ TEST(TrainerTest, AContinuedRunTrainsExactlyTheRequestedEpochs) {
   Toy toy({in_event(Event::training_run_epoch_end, [&](Trainer& trainer) {
     epochs.push_back(trainer.run_history().current_epoch());
   })});
-  TrainOptions options{.train_dataset = toy_data(10), .num_epochs = 2, .per_device_batch_size = 1};
+  TrainOptions options{.train_dataset = toy_data(10), .per_device_batch_size = 1, .num_epochs = 2};
   EXPECT_EQ(toy.train(options).num_updates, 20);
   options.num_epochs = 3;
   options.reset_run_history = false;
@@ -115,7 +115,7 @@ TEST(TrainerTest, ANewRunClearsTheHistoryOfThePreviousRun) {
 
 TEST(TrainerTest, EvaluatesEveryNEpochsAndAfterTheLast) {
   Toy toy;
-  toy.train({.num_epochs = 5, .eval_dataset = toy_data(4), .evaluate_every_n_epochs = 2});
+  toy.train({.eval_dataset = toy_data(4), .num_epochs = 5, .evaluate_every_n_epochs = 2});
   EXPECT_EQ(toy.values("eval_loss_epoch").size(), 3U);
   EXPECT_TRUE(toy.trainer.run().is_epoch_evaluated())
       << "refers to the last epoch, even after the run";
@@ -180,9 +180,9 @@ TEST(TrainerTest, CustomEventsReachTheCallbacksThatHandleThem) {
 TEST(TrainerTest, RunConfigContainsTheResolvedValues) {
   Toy toy;
   toy.train({.train_dataset = toy_data(10),
-             .num_epochs = 3,
              .eval_dataset = toy_data(5),
              .per_device_batch_size = 2,
+             .num_epochs = 3,
              .gradient_accumulation_steps = 2,
              .gradient_clip_norm = 1.5});
   const RunConfig& config = toy.trainer.run().config();

@@ -72,9 +72,9 @@ struct Traced {
 
 TEST(TrainerTraceTest, APlainRunHasTheSpecifiedOrder) {
   Traced run;
-  run.train({.num_epochs = 2,
-             .eval_dataset = toy_data(6),
+  run.train({.eval_dataset = toy_data(6),
              .per_device_batch_size = 4,
+             .num_epochs = 2,
              .create_scheduler_fn = cosine()});
   EXPECT_EQ(run.trace.text(),
             kSetUp + kRunStart +
@@ -106,7 +106,7 @@ TEST(TrainerTraceTest, ANumberOfUpdatesThatEndsInMidEpochEndsTheEpochNormally) {
   EXPECT_EQ(run.trace.text(), kStart + times(3, kMicroStep + kUpdate) + kTrainEpochEnd +
                                   kEvalStart + times(2, kEvalStep) + kEvalEnd + kEpochEnd +
                                   kRunEnd);
-  EXPECT_EQ(result.reason, StopReason::max_steps);
+  EXPECT_EQ(result.reason, StopReason::max_num_updates);
   EXPECT_EQ(result.num_updates, 3);
 }
 
@@ -114,9 +114,9 @@ TEST(TrainerTraceTest, StopRequestEndsTheRunAfterTheUpdateInProgress) {
   Traced run({in_event(Event::train_step_end, [n = 0](Trainer& trainer) mutable {
     if (++n == 3) trainer.request_stop();
   })});
-  const auto result = run.train({.num_epochs = 5,
-                                 .eval_dataset = toy_data(4),
+  const auto result = run.train({.eval_dataset = toy_data(4),
                                  .per_device_batch_size = 1,
+                                 .num_epochs = 5,
                                  .gradient_accumulation_steps = 2});
   EXPECT_EQ(run.trace.text(), kStart + times(2, times(2, kMicroStep) + kUpdate) +
                                   "*stop_training_error(stop_request) " + kRunEnd);
@@ -127,9 +127,9 @@ TEST(TrainerTraceTest, StopRequestEndsTheRunAfterTheUpdateInProgress) {
 TEST(TrainerTraceTest, AStopRequestInAnEvaluationEndsItAfterTheBatch) {
   Traced run({in_event(Event::eval_step_end, [](Trainer& trainer) { trainer.request_stop(); })});
   run.train({.train_dataset = toy_data(2),
-             .num_epochs = 5,
              .eval_dataset = toy_data(4),
-             .per_device_batch_size = 2});
+             .per_device_batch_size = 2,
+             .num_epochs = 5});
   EXPECT_EQ(run.trace.text(),
             kStart + kMicroStep + kUpdate + kTrainEpochEnd + kEvalStart + kEvalStep +
                 "*eval_epoch_interrupted *stop_training_error(stop_request) " + kRunEnd);
@@ -142,7 +142,7 @@ TEST(TrainerTraceTest, NaNLossEndsTheRunBeforeItsBackwardPass) {
                auto loss = torch::nn::functional::cross_entropy(output, target);
                return ++calls == 3 ? loss * std::numeric_limits<float>::quiet_NaN() : loss;
              });
-  const auto result = run.train({.num_epochs = 2, .per_device_batch_size = 2});
+  const auto result = run.train({.per_device_batch_size = 2, .num_epochs = 2});
   EXPECT_EQ(run.trace.text(), kStartWithoutEval + times(2, kMicroStep + kUpdate) + kForward +
                                   "*stop_training_error(nan) " + kRunEnd);
   EXPECT_EQ(result.reason, StopReason::nan);
