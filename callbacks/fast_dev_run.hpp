@@ -10,9 +10,9 @@ namespace linkboy {
 
 /// Checks quickly that a program runs to completion, without writing files. Each training run uses
 /// only a few batches, evaluates a few batches of each set, and ends with
-/// StopReason::max_num_updates after its first epoch. The run configuration and the schedules are those of the whole run.
-/// `Trainer::evaluate` is limited, too. Callbacks that write files (`Callback::writes_files`) are
-/// removed until the run has ended, and their names are printed.
+/// StopReason::max_num_updates after its first epoch. The run configuration and the schedules are
+/// those of the whole run. `Trainer::evaluate` is limited, too. Callbacks that write files
+/// (`Callback::writes_files`) are removed until the run has ended, and their names are printed.
 ///
 /// If it is given for one run (`TrainOptions::callbacks`), later runs are as without it.
 class LINKBOY_API FastDevRun : public Callback {

@@ -1,5 +1,5 @@
-// The callbacks of a Trainer and of a single run: their order, lists that change during an event, and
-// the event at the end of each run.
+// The callbacks of a Trainer and of a single run: their order, lists that change during an event,
+// and the event at the end of each run.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -255,8 +255,8 @@ TEST_F(TrainingStatesTest, EveryExceptionDuringASaveIsAFailedSave) {
 }
 
 /// After max_num_updates has ended a run within an epoch, the callbacks' files are those of the
-/// run's end, although a longer run trains the rest of the epoch. An epoch has two updates and one score;
-/// smaller scores are better.
+/// run's end, although a longer run trains the rest of the epoch. An epoch has two updates and one
+/// score; smaller scores are better.
 struct FilesAfterALimitTest : ::testing::Test {
   struct ScoredRun {
     ScoredRun(const TemporaryFolder& folder, std::vector<double> scores)
