@@ -120,7 +120,8 @@ void create_folder_of(const fs::path& path) {
 
 void check_is_replaceable(const fs::path& path) {
   std::error_code error;
-  LINKBOY_CHECK_AS(FileError, !fs::exists(path, error) || fs::is_regular_file(path, error), "\"",
+  const fs::file_status present = fs::symlink_status(target_of(path), error);
+  LINKBOY_CHECK_AS(FileError, !fs::exists(present) || fs::is_regular_file(present), "\"",
                    path.string(),
                    "\" is not a regular file. Choose the path of a new file or of a regular file.");
 }

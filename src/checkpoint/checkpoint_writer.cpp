@@ -83,7 +83,7 @@ struct Pickled {
 };
 
 /// Pickles values like Python's `torch.save`: None, bools, integers, doubles, strings, tensors on
-/// the CPU, and lists, tuples and dicts of these. Unlike LibTorch's pickler, writes every dtype
+/// the CPU, and lists, tuples and dicts of these. Unlike LibTorch's pickler, it writes every dtype
 /// that Python reads.
 class Pickler {
  public:

@@ -3,9 +3,6 @@
 
 #include "checkpoint/ivalue_tree.hpp"
 
-#include <ATen/core/List.h>
-#include <ATen/core/jit_type.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -25,19 +22,9 @@ class LeafMapper {
     LINKBOY_CHECK(path_.size() <= std::size_t{kMaxTreeDepth}, quote_path(path_),
                   " is nested deeper than ", kMaxTreeDepth,
                   " levels, which is the limit of a checkpoint. Flatten it.");
-    if (value.isList()) {
-      c10::impl::GenericList list(c10::AnyType::get());
-      const auto items = value.toListRef();
-      list.reserve(items.size());
-      for (std::size_t i = 0; i < items.size(); ++i) list.push_back(rebuild_item(i, items[i]));
-      return list;
-    }
+    if (value.isList()) return list_of(rebuild_items(value.toListRef()));
     if (value.isTuple()) {
-      const auto& items = value.toTupleRef().elements();
-      std::vector<c10::IValue> elements;
-      elements.reserve(items.size());
-      for (std::size_t i = 0; i < items.size(); ++i) elements.push_back(rebuild_item(i, items[i]));
-      return c10::ivalue::Tuple::create(std::move(elements));
+      return c10::ivalue::Tuple::create(rebuild_items(value.toTupleRef().elements()));
     }
     if (value.isGenericDict()) return rebuild_dict(value.toGenericDict());
     return map_(value, path_);
@@ -58,8 +45,13 @@ class LeafMapper {
     return make_guarded_dict(rebuilt);
   }
 
-  c10::IValue rebuild_item(std::size_t index, const c10::IValue& value) {
-    return rebuild_at(c10::str("[", index, "]"), value);
+  std::vector<c10::IValue> rebuild_items(c10::ArrayRef<c10::IValue> items) {
+    std::vector<c10::IValue> rebuilt;
+    rebuilt.reserve(items.size());
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      rebuilt.push_back(rebuild_at(c10::str("[", i, "]"), items[i]));
+    }
+    return rebuilt;
   }
 
   c10::IValue rebuild_at(std::string step, const c10::IValue& value) {

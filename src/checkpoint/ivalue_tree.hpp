@@ -1,7 +1,9 @@
 #pragma once
 
 #include <ATen/core/Dict.h>
+#include <ATen/core/List.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
 
 #include <functional>
 #include <string>
@@ -28,6 +30,15 @@ using MapLeaf = std::function<c10::IValue(const c10::IValue& leaf, const ValuePa
 /// @throws Error if they are nested deeper than kMaxTreeDepth, or if a key is not a string, number
 ///         or bool.
 c10::IValue map_leaves(const c10::IValue& value, const MapLeaf& map);
+
+/// Returns a list without an element type.
+template <class Items>
+c10::impl::GenericList list_of(const Items& items) {
+  c10::impl::GenericList list(c10::AnyType::get());
+  list.reserve(items.size());
+  for (const auto& item : items) list.push_back(item);
+  return list;
+}
 
 /// Builds a dict from n entries in O(n log n) time and O(n) memory, regardless of its keys. If a
 /// key occurs twice, the last value is used. Every dict whose keys come from a file must be built

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "ivalue_tree.hpp"
 #include "linkboy/error.hpp"
 #include "python_optimizer_formats.hpp"
 
@@ -213,10 +214,8 @@ StateDict save_libtorch_archive(const Optimizer& optimizer) {
   at::Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
   std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
 
-  c10::impl::GenericList shapes(c10::AnyType::get());
-  for (const auto& shape : param_shapes(optimizer)) shapes.push_back(shape);
   return {{"optimizer_class", class_name(optimizer)},
-          {"param_shapes", std::move(shapes)},
+          {"param_shapes", list_of(param_shapes(optimizer))},
           {"libtorch_archive", std::move(tensor)}};
 }
 

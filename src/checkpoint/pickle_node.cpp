@@ -2,8 +2,6 @@
 
 #include "pickle_node.hpp"
 
-#include <ATen/core/List.h>
-#include <ATen/core/jit_type.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -137,18 +135,16 @@ void build(PickleNode& node) {
   switch (node.kind) {
     case PickleNode::Kind::kPlain:
       return;
-    case PickleNode::Kind::kTuple: {
-      std::vector<c10::IValue> elements;
-      elements.reserve(node.items.size());
-      for (const PickleNode* item : node.items) elements.push_back(item->plain);
-      node.plain = c10::ivalue::Tuple::create(std::move(elements));
-      return;
-    }
+    case PickleNode::Kind::kTuple:
     case PickleNode::Kind::kList: {
-      c10::impl::GenericList list(c10::AnyType::get());
-      list.reserve(node.items.size());
-      for (const PickleNode* item : node.items) list.push_back(item->plain);
-      node.plain = list;
+      std::vector<c10::IValue> items;
+      items.reserve(node.items.size());
+      for (const PickleNode* item : node.items) items.push_back(item->plain);
+      if (node.kind == PickleNode::Kind::kList) {
+        node.plain = list_of(items);
+      } else {
+        node.plain = c10::ivalue::Tuple::create(std::move(items));
+      }
       return;
     }
     case PickleNode::Kind::kDict: {

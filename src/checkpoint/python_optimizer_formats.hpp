@@ -20,6 +20,7 @@
 #include <typeinfo>
 #include <vector>
 
+#include "checkpoint/ivalue_tree.hpp"
 #include "linkboy/checkpoint/state_dict.hpp"
 #include "linkboy/error.hpp"
 
@@ -90,7 +91,7 @@ struct LoadOptions {
     const StateDict both = {{"betas[0]", items[0]}, {"betas[1]", items[1]}};
     betas = {number(both, "betas[0]"), number(both, "betas[1]")};
   }
-  /// Two of the options that only Python has change the results.
+  /// Refuses the two options that change the results; `refused` refuses another one.
   void of_python(std::initializer_list<std::string_view>) const {
     refused("maximize");
     refused("differentiable");
@@ -327,12 +328,6 @@ struct LbfgsLayout {
   }
 
  private:
-  static c10::IValue list_of(const std::deque<at::Tensor>& tensors) {
-    c10::impl::GenericList list(c10::AnyType::get());
-    for (const at::Tensor& tensor : tensors) list.push_back(tensor);
-    return list;
-  }
-
   static at::Tensor own_copy(const c10::IValue& value, const at::Tensor& param,
                              std::string_view key) {
     LINKBOY_CHECK(value.isTensor() && value.toTensor().defined(), "\"", key, "\" is a ",

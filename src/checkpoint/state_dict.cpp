@@ -2,9 +2,6 @@
 
 #include "linkboy/checkpoint/state_dict.hpp"
 
-#include <ATen/core/List.h>
-#include <ATen/core/jit_type.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -81,10 +78,7 @@ void StateDict::index() {
 }
 
 void StateDict::set(std::string_view key, const std::vector<double>& values) {
-  c10::impl::GenericList list(c10::AnyType::get());
-  list.reserve(values.size());
-  for (double value : values) list.push_back(value);
-  set(key, c10::IValue(list));
+  set(key, c10::IValue(list_of(values)));
 }
 
 void StateDict::erase(std::string_view key) {

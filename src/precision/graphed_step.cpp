@@ -7,6 +7,9 @@
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/ScopeExit.h>
+
+#include <algorithm>
 
 #include "linkboy/error.hpp"
 #include "linkboy/memory/memory_use.hpp"
@@ -29,42 +32,11 @@ std::string describe(const Batch& batch) {
 }
 
 bool is_like(const Batch& batch, const Batch& other) {
-  if (batch.tensors().size() != other.tensors().size()) return false;
-  for (std::size_t i = 0; i < batch.tensors().size(); ++i) {
-    const auto& [name, tensor] = batch.tensors()[i];
-    const auto& [other_name, other_tensor] = other.tensors()[i];
-    if (name != other_name || tensor.sizes() != other_tensor.sizes() ||
-        tensor.scalar_type() != other_tensor.scalar_type()) {
-      return false;
-    }
-  }
-  return true;
+  return std::ranges::equal(batch.tensors(), other.tensors(), [](const auto& a, const auto& b) {
+    return a.first == b.first && a.second.sizes() == b.second.sizes() &&
+           a.second.scalar_type() == b.second.scalar_type();
+  });
 }
-
-/// Ends a capture whenever its scope is left. If a capture stayed open, the stream, the allocators
-/// and the random number generator would wait for its end for the rest of the process's lifetime.
-class Capture {
- public:
-  explicit Capture(CudaGraph& graph) : graph_(graph) { graph_.begin_capture(); }
-  ~Capture() {
-    if (!is_open_) return;
-    try {
-      graph_.end_capture();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): the work's exception propagates
-    }
-  }
-  Capture(const Capture&) = delete;
-  Capture& operator=(const Capture&) = delete;
-
-  void end() {
-    is_open_ = false;
-    graph_.end_capture();
-  }
-
- private:
-  CudaGraph& graph_;
-  bool is_open_ = true;
-};
 
 /// Makes work that is queued on `later` from now on wait for all work that is now on `earlier`.
 void order(const c10::Stream& earlier, const c10::Stream& later) {
@@ -107,14 +79,9 @@ GraphedStep::GraphedStep(c10::Device device, std::vector<at::Tensor> parameters,
 GraphedStep::~GraphedStep() = default;
 
 bool GraphedStep::matches(const std::vector<at::Tensor>& parameters) const {
-  if (parameters.size() != parameters_.size()) return false;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (!parameters[i].is_same(parameters_[i]) ||
-        parameters[i].requires_grad() != requires_grad_[i]) {
-      return false;
-    }
-  }
-  return true;
+  return std::ranges::equal(parameters, parameters_,
+                            [](const auto& a, const auto& b) { return a.is_same(b); }) &&
+         std::ranges::equal(parameters, requires_grad_, {}, &at::Tensor::requires_grad);
 }
 
 StepOutput GraphedStep::run(const Batch& batch, AccumulationWindow window) {
@@ -216,9 +183,19 @@ std::unique_ptr<GraphedStep::CapturedGraph> GraphedStep::record() {
   try {
     std::optional<c10::StreamGuard> on_stream;
     if (stream_) on_stream.emplace(*stream_);
-    Capture capture(*recording->graph);
+    CudaGraph& graph = *recording->graph;
+    graph.begin_capture();
+    // If a capture stayed open, the stream, the allocators and the random number generator would
+    // wait for its end for the rest of the process's lifetime.
+    auto close = c10::make_scope_exit([&graph] {
+      try {
+        graph.end_capture();
+      } catch (...) {  // NOLINT(bugprone-empty-catch): the work's exception propagates
+      }
+    });
     recording->output = work_(batch_);
-    capture.end();
+    close.release();
+    graph.end_capture();
   } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (const StopTraining&) {

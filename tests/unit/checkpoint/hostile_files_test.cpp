@@ -8,7 +8,6 @@
 #include <sys/stat.h>
 #include <torch/types.h>
 
-#include <cstring>
 #include <string>
 #include <unordered_map>
 
@@ -19,7 +18,6 @@
 #include "checkpoint/unpickler.hpp"
 #include "checkpoint/zip_archive.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
-#include "linkboy/checkpoint/safetensors.hpp"
 #include "linkboy/checkpoint/tensor_renaming.hpp"
 #include "linkboy/extend/metric_cursor.hpp"
 #include "linkboy/run/run_history.hpp"
@@ -28,23 +26,12 @@
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/temporary_folder.hpp"
+#include "unit/checkpoint/safetensors_file.hpp"
 
 namespace linkboy::testing::hostile_files_test {
 namespace {
 
 using namespace std::string_literals;
-
-template <class Number>
-std::string little_endian(Number value) {
-  std::string bytes(sizeof(value), '\0');
-  std::memcpy(bytes.data(), &value, sizeof(value));
-  return bytes;
-}
-
-/// Returns a safetensors file with this header and without data.
-std::string safetensors(const std::string& header) {
-  return little_endian(uint64_t{header.size()}) + header;
-}
 
 c10::Storage no_storage(const StorageId&) { return {}; }
 
@@ -62,7 +49,7 @@ TEST(HostileFilesTest, CollidingNamesNeverReachADict) {
     header += (header.size() == 1 ? "\"" : ",\"") + name +
               R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
   }
-  write_bytes(folder / "x.safetensors", safetensors(header + '}'));
+  write_bytes(folder / "x.safetensors", file_of(header + '}'));
   const StateDict read = read_checkpoint(folder / "x.safetensors");
   EXPECT_EQ(read.size(), names.size());
   EXPECT_ERROR(read.to_ivalue(), "keys were chosen to exhaust the memory");
@@ -198,7 +185,7 @@ TEST(HostileFilesTest, ErrorsShowNamesTruncatedAndEscaped) {
     ZipReader(FileBytes::open(folder / "x.zip", false), true).read(name);
   });
   check(600, [&] {
-    write_bytes(folder / "x.safetensors", safetensors(R"({"\u001b]0;)" + name.substr(4) + "\":1}"));
+    write_bytes(folder / "x.safetensors", file_of(R"({"\u001b]0;)" + name.substr(4) + "\":1}"));
     read_safetensors(folder / "x.safetensors");
   });
 }
@@ -208,8 +195,8 @@ TEST(HostileFilesTest, RunningOutOfMemoryIsNotReportedAsDamage) {
   const TemporaryFolder folder;
   const auto path = folder / "x.safetensors";
   constexpr uint64_t kSize = uint64_t{1} << 40;
-  const std::string start = safetensors(
-      R"({"w":{"dtype":"U8","shape":[1099511627776],"data_offsets":[0,1099511627776]}})");
+  const std::string start =
+      file_of(R"({"w":{"dtype":"U8","shape":[1099511627776],"data_offsets":[0,1099511627776]}})");
   write_bytes(path, start);
   std::filesystem::resize_file(path, start.size() + kSize);  // sparse
   rlimit limit{};

@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include <cstring>
 #include <string>
 #include <vector>
 
+#include "checkpoint/file_bytes.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
@@ -20,7 +20,7 @@ namespace {
 using namespace std::string_literals;
 
 std::string text(const std::string& value) {
-  return "X"s + static_cast<char>(value.size()) + "\0\0\0"s + value;
+  return "X" + little_endian(static_cast<uint32_t>(value.size())) + value;
 }
 
 /// A pickle of a tensor with `size` floats, in the storage `key` of `claimed` floats.
@@ -35,10 +35,8 @@ std::string view(const std::string& key, char offset, char size) {
 
 /// The number of elements and the bytes of a storage.
 std::string data(const std::vector<float>& values) {
-  const auto count = static_cast<int64_t>(values.size());
-  std::string bytes(sizeof(count) + values.size() * sizeof(float), '\0');
-  std::memcpy(bytes.data(), &count, sizeof(count));
-  std::memcpy(bytes.data() + sizeof(count), values.data(), values.size() * sizeof(float));
+  std::string bytes = little_endian(static_cast<int64_t>(values.size()));
+  for (const float value : values) bytes += little_endian(value);
   return bytes;
 }
 
@@ -91,12 +89,7 @@ TEST_F(LegacyArchiveTest, WithoutDataTensorsHaveShapesOnly) {
 TEST_F(LegacyArchiveTest, APickleCanBeLargerThanAPiece) {
   const std::string name(100'000, 'n');
   std::string entries;
-  for (int i = 0; i < 3; ++i) {
-    std::string key = "X"s + std::string(4, '\0') + std::to_string(i) + name;
-    const auto size = static_cast<uint32_t>(name.size() + 1);
-    std::memcpy(key.data() + 1, &size, sizeof(size));
-    entries += key + tensor("1", 1, 1);
-  }
+  for (int i = 0; i < 3; ++i) entries += text(std::to_string(i) + name) + tensor("1", 1, 1);
   const StateDict state = read(entries, text("1"), data({5}));
   EXPECT_EQ(state.size(), 3U);
   EXPECT_EQ(state.get_tensor("2" + name).item<float>(), 5);

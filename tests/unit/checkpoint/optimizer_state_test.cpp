@@ -234,16 +234,6 @@ TEST(OptimizerStateTest, HasPythonsKeysInPythonsOrder) {
   check(centred, of_rmsprop, {"step", "square_avg", "momentum_buffer", "grad_avg"});
 }
 
-TEST(OptimizerStateTest, KeepsTheOptionsOfEachGroup) {
-  using Options = optim::AdamWOptions;
-  const auto params = make_params();
-  const auto saved = with_groups<optim::AdamW>(params, Options(0.1), Options(0.2));
-  const auto loaded = with_groups<optim::AdamW>(params, Options(1), Options(1));
-  load_optimizer_state_dict(*loaded, optimizer_state_dict(*saved));
-  EXPECT_EQ(loaded->param_groups()[0].options().get_lr(), 0.1);
-  EXPECT_EQ(loaded->param_groups()[1].options().get_lr(), 0.2);
-}
-
 TEST(OptimizerStateTest, ConvertsToTheDtypeOfTheParameterAndDoesNotShare) {
   optim::SGD saved({make_params()[1]}, optim::SGDOptions(0.1).momentum(0.9));
   step(saved);
@@ -254,8 +244,7 @@ TEST(OptimizerStateTest, ConvertsToTheDtypeOfTheParameterAndDoesNotShare) {
   const auto& buffer = state_of<optim::SGDParamState>(loaded, param).momentum_buffer();
   EXPECT_EQ(buffer.scalar_type(), at::kDouble);
   buffer.zero_();
-  step(saved);
-  EXPECT_NE(optimizer_state_dict(saved).at("state").toGenericDict().size(), 0U);
+  EXPECT_NE(param_state(state, 0).get_tensor("momentum_buffer").sum().item<float>(), 0.0F);
 }
 
 TEST(OptimizerStateTest, AcceptsEntriesThatPythonOmits) {

@@ -5,11 +5,11 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
-#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "checkpoint/file_bytes.hpp"
 #include "linkboy/checkpoint/safetensors.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
@@ -19,10 +19,7 @@ namespace linkboy::testing {
 
 /// Returns the bytes of a file: the length of the header, the header `json` and `data`.
 inline std::string file_of(const std::string& json, const std::string& data = "") {
-  const uint64_t length = json.size();
-  std::string bytes(sizeof(length), '\0');
-  std::memcpy(bytes.data(), &length, sizeof(length));
-  return bytes + json + data;
+  return little_endian(uint64_t{json.size()}) + json + data;
 }
 
 inline at::Tensor bytes_of(const at::Tensor& tensor) {

@@ -84,10 +84,8 @@ TEST(FusedStepTest, RmspropIsBitIdenticalToLibTorchUnlessCentered) {
 TEST(FusedStepTest, KeepsTheStateObjectsOfTheOptimizer) {
   auto model = toy_model();
   AdamW optimizer(model->parameters(), 0.01);
-  for (auto& parameter : model->parameters())
-    parameter.mutable_grad() = torch::ones_like(parameter);
-  ASSERT_EQ(fused_step(optimizer), FusedGradients::all);
-  ASSERT_EQ(fused_step(optimizer), FusedGradients::all);
+  for (auto& parameter : model->parameters()) with_gradient(parameter, torch::ones_like(parameter));
+  for (int i = 0; i < 2; ++i) ASSERT_EQ(fused_step(optimizer), FusedGradients::all);
   const auto& state = static_cast<const AdamWParamState&>(
       *optimizer.state().at(model->parameters()[0].unsafeGetTensorImpl()));
   EXPECT_EQ(state.step(), 2);

@@ -38,16 +38,6 @@ TEST(AutocastTest, ComputesInTheRequestedDtypeOnlyWithinItsScope) {
   }
 }
 
-TEST(AutocastTest, EndsWithAnException) {
-  const Accelerator accelerator({.device = "cpu", .precision = Precision::bf16});
-  try {
-    const auto autocast = accelerator.autocast();
-    throw std::runtime_error("x");
-  } catch (const std::runtime_error&) {
-    EXPECT_FALSE(autocast_is_on());
-  }
-}
-
 TEST(AutocastTest, UsesTheParametersOfTheLastUpdate) {
   const Accelerator accelerator({.device = "cpu", .precision = Precision::bf16});
   auto weight = torch::ones({4, 4}).requires_grad_();
