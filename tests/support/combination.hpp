@@ -210,71 +210,67 @@ class Combination {
 
   /// Resets settings that a run rejects, or that make no sense, together with others.
   void make_valid() {
-    const auto reset_all = [this](std::initializer_list<const char*> names) {
-      for (const char* name : names) reset(name);
+    struct Rule {
+      const char* condition;
+      const char* reset;
     };
-    if (is("optimizer", "lbfgs")) {
-      reset_all({"clip_norm", "clip_value", "weight_by_batch_size", "execution", "zero_stage",
-                 "second_optimizer", "local_sgd", "skipped_window", "param_groups"});
-      if (is("precision", "fp16")) reset("precision");
-    }
-    if (has("communication_hook")) {
-      reset_all({"zero_stage", "local_sgd", "compression", "weight_by_batch_size"});
-    }
-    if (has("local_sgd")) reset_all({"zero_stage", "compression", "weight_by_batch_size"});
-    // A static graph uses the same parameters in each update.
-    if (has("static_graph")) reset_all({"frozen", "skipped_window"});
-    // Buffers that differ between ranks are not saved.
-    if (is("model", "batch_norm") || is("model", "conv")) reset("broadcast_buffers");
-    if (is("zero_stage", "2")) {
-      reset("compression");
-      if (is("precision", "fp16")) reset("precision");
-    }
-    if (has("execution")) {
-      reset_all({"weight_by_batch_size", "second_optimizer", "activation_checkpoint", "frozen",
-                 "skipped_window"});
-      if (is("order", "batch_sampler")) reset("order");
-    }
-    if (has("second_optimizer")) reset("weight_by_batch_size");
-    if (!is("precision", "fp16")) reset("scale");
-    if (!is("model", "conv")) reset("channels_last");
-    if (!is("model", "batch_norm") && !is("model", "conv")) reset("precise_batch_norm");
-    // Batch norm does not accept a batch of one sample.
-    if (is("model", "batch_norm") && number("samples") % number("batch_size") == 1) {
-      reset("samples");
-    }
-    if (is("evaluation", "none")) {
-      reset_all({"evaluate_every", "evaluate_before", "evaluate_now", "step_evaluation",
-                 "early_stopping", "save_best", "save_predictions"});
-      if (values_["schedule"].ends_with("plateau")) reset("schedule");
-      if (is("limit_batches", "evaluation")) reset("limit_batches");
-    }
-    // After a run, the model has SaveBestModel's best weights, and so has a state saved by hand.
-    if (is("save", "by_hand")) reset("save_best");
-    if (!has("step_evaluation") && is("limit_batches", "intermediate")) reset("limit_batches");
-    // Only a callback with a state can repeat an interrupted evaluation.
-    if (values_["cut"].ends_with("evaluation") && !is("evaluate_now", "epoch_end")) {
-      reset("evaluate_now");
-    }
-    if (!is("data", "dataset")) {
-      reset("order");
-      if (is("data", "reused_memory")) reset_all({"drop_last", "transform"});
-      if (is("before", "find_batch_size")) reset("before");
-      if (is("data", "reused_memory")) reset("workers");
-    }
-    if (is("order", "batch_sampler")) reset("drop_last");
-    // Batch norm does not accept a batch of one sample.
-    if (matches("order=batch_sampler model=batch_norm batch_size=2")) reset("order");
-    if (!has("workers")) reset("prefetch_factor");
-    // A search or another run reads from a single stream, and a new stream begins elsewhere.
-    if (has_single_stream()) reset_all({"before", "earlier_run"});
-    if (is_extended()) {
-      // The last epoch of a shorter run has an evaluation that the longer run does not have there.
-      reset_all({"max_num_updates", "evaluate_every", "cut_again"});
-      // That evaluation may have found the best model.
-      if (is("cut", "fewer_updates")) reset("save_best");
-      if (matches("cut=fewer_updates model_ema=saved")) reset("model_ema");
-      if (matches("schedule=cosine|wsd|one_cycle|restarts|linear|tanh|timm")) reset("schedule");
+    // The order matters: a rule sees what the rules before it have reset.
+    static constexpr Rule kRules[] = {
+        {"optimizer=lbfgs",
+         "clip_norm clip_value weight_by_batch_size execution zero_stage second_optimizer "
+         "local_sgd skipped_window param_groups"},
+        {"optimizer=lbfgs precision=fp16", "precision"},
+        {"communication_hook", "zero_stage local_sgd compression weight_by_batch_size"},
+        {"local_sgd", "zero_stage compression weight_by_batch_size"},
+        // A static graph uses the same parameters in each update.
+        {"static_graph", "frozen skipped_window"},
+        // Buffers that differ between ranks are not saved.
+        {"model=batch_norm|conv", "broadcast_buffers"},
+        {"zero_stage=2", "compression"},
+        {"zero_stage=2 precision=fp16", "precision"},
+        {"execution",
+         "weight_by_batch_size second_optimizer activation_checkpoint frozen skipped_window"},
+        {"execution order=batch_sampler", "order"},
+        {"second_optimizer", "weight_by_batch_size"},
+        {"precision=no|bf16", "scale"},
+        {"model=linear|batch_norm|dropout", "channels_last"},
+        {"model=linear|dropout", "precise_batch_norm"},
+        // Batch norm does not accept a batch of one sample.
+        {"model=batch_norm samples=15|5 batch_size=2", "samples"},
+        {"model=batch_norm samples=5 batch_size=4", "samples"},
+        {"evaluation=none",
+         "evaluate_every evaluate_before evaluate_now step_evaluation early_stopping save_best "
+         "save_predictions"},
+        {"evaluation=none schedule=plateau|sequential_plateau|epoch_plateau", "schedule"},
+        {"evaluation=none limit_batches=evaluation", "limit_batches"},
+        // After a run, the model has the best weights, and so has a state that is saved by hand.
+        {"save=by_hand", "save_best"},
+        {"step_evaluation=no limit_batches=intermediate", "limit_batches"},
+        // Only a callback with a state can repeat an interrupted evaluation.
+        {"cut=request_evaluation|throw_evaluation evaluate_now=epoch_start|update_end",
+         "evaluate_now"},
+        {"data", "order"},
+        {"data=reused_memory", "drop_last transform workers"},
+        {"data before=find_batch_size", "before"},
+        {"order=batch_sampler", "drop_last"},
+        // Batch norm does not accept a batch of one sample.
+        {"order=batch_sampler model=batch_norm batch_size=2", "order"},
+        {"workers=0", "prefetch_factor"},
+        // A search or another run reads from a single stream, and a new stream begins elsewhere.
+        {"data=one_stream|one_stream_with_state", "before earlier_run"},
+        // A shorter run has an evaluation after its last epoch, which the longer one may not have.
+        {"cut=fewer_epochs|fewer_updates", "max_num_updates evaluate_every cut_again"},
+        // That evaluation may have found the best model.
+        {"cut=fewer_updates", "save_best"},
+        {"cut=fewer_updates model_ema=saved", "model_ema"},
+        {"cut=fewer_epochs|fewer_updates "
+         "schedule=cosine|wsd|one_cycle|restarts|linear|tanh|timm",
+         "schedule"},
+    };
+    for (const Rule& rule : kRules) {
+      if (!matches(rule.condition)) continue;
+      std::istringstream names(rule.reset);
+      for (std::string name; names >> name;) reset(name);
     }
   }
 

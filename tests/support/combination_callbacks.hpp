@@ -36,54 +36,54 @@ namespace linkboy::testing {
 inline CallbackList callbacks_of(const Combination& chosen, const std::filesystem::path& folder,
                                  const Model& model) {
   CallbackList list{std::make_shared<MicroSteps>()};
-  const auto add = [&](bool is_chosen, const auto& make_callback) {
-    if (is_chosen) list.push_back(make_callback());
-  };
-  add(chosen.has("model_ema"), [&] {
-    ModelEmaOptions ema{.decay = 0.9, .evaluate = !chosen.is("evaluation", "none")};
+  const bool is_evaluated = !chosen.is("evaluation", "none");
+  if (chosen.has("model_ema")) {
+    ModelEmaOptions ema{.decay = 0.9, .evaluate = is_evaluated};
     ema.apply_at_end = chosen.is("model_ema", "apply_at_end");
     if (chosen.is("model_ema", "saved")) ema.path = folder / "average.pt";
-    return make<ModelEma>(ema);
-  });
-  add(chosen.has("swa"), [&] {
+    list.push_back(model_ema(ema));
+  }
+  if (chosen.has("swa")) {
     // A start that does not depend on the length of the run.
     StochasticWeightAveragingOptions swa{.start_after = 0};
     if (!chosen.is_extended()) swa.start_after = floor(placeholders::num_updates * 0.3);
     if (chosen.is("swa", "every_update")) swa.every_n_updates = 1;
-    if (chosen.is("swa", "swa_lr") || chosen.is("swa", "annealed")) swa.swa_lr = 0.02;
+    if (chosen.matches("swa=swa_lr|annealed")) swa.swa_lr = 0.02;
     if (chosen.is("swa", "annealed")) swa.num_annealing_updates = 2;
     // The metric of a shorter run is in its state if the state is saved after the run.
-    swa.evaluate = !chosen.is("evaluation", "none") && !chosen.is_extended();
-    return make<StochasticWeightAveraging>(swa);
-  });
-  add(chosen.has("precise_batch_norm"), [] { return make<PreciseBatchNorm>({.num_batches = 2}); });
-  add(chosen.has("step_evaluation"), [&] {
-    return make<StepBasedEvaluation>({.every_n_updates = std::stoll(chosen["step_evaluation"])});
-  });
-  add(chosen.has("early_stopping"),
-      [] { return make<EarlyStopping>({.patience = 1, .min_delta = 0.05}); });
-  add(chosen.has("save_best"), [&] {
-    return make<SaveBestModel>({.path = folder / "best.pt",
-                                .save_top_k = chosen.is("save_best", "top_2") ? 2 : 1,
-                                .reset_on_train = !chosen.is("save_best", "of_all_runs"),
-                                .load_saved_checkpoint = !chosen.is("model_ema", "apply_at_end")});
-  });
-  add(chosen.has("save_checkpoint"), [&] {
+    swa.evaluate = is_evaluated && !chosen.is_extended();
+    list.push_back(stochastic_weight_averaging(swa));
+  }
+  if (chosen.has("precise_batch_norm")) list.push_back(precise_batch_norm({.num_batches = 2}));
+  if (chosen.has("step_evaluation")) {
+    list.push_back(step_based_evaluation({.every_n_updates = chosen.number("step_evaluation")}));
+  }
+  if (chosen.has("early_stopping")) {
+    list.push_back(early_stopping({.patience = 1, .min_delta = 0.05}));
+  }
+  if (chosen.has("save_best")) {
+    list.push_back(
+        save_best_model({.path = folder / "best.pt",
+                         .save_top_k = chosen.is("save_best", "top_2") ? 2 : 1,
+                         .reset_on_train = !chosen.is("save_best", "of_all_runs"),
+                         .load_saved_checkpoint = !chosen.is("model_ema", "apply_at_end")}));
+  }
+  if (chosen.has("save_checkpoint")) {
     SaveCheckpointOptions save{.directory = folder / "checkpoints"};
     if (!chosen.is("save_checkpoint", "every_epoch")) save.every_n_updates = 1;
     if (chosen.is("save_checkpoint", "keep_last")) save.keep_last = 2;
-    return make<SaveCheckpoint>(save);
-  });
-  add(chosen.has("save_predictions"), [&] {
-    return make<SavePredictions>({.path = folder / "predictions{set}{epoch}.pt", .argmax = true});
-  });
-  add(chosen.has("track"), [&] {
+    list.push_back(save_checkpoint(save));
+  }
+  if (chosen.has("save_predictions")) {
+    list.push_back(
+        save_predictions({.path = folder / "predictions{set}{epoch}.pt", .argmax = true}));
+  }
+  if (chosen.has("track")) {
     TrackRunOptions track{.every_n_updates = chosen.is("track", "every_2_updates") ? 2 : 1};
     if (chosen.is("track", "histograms")) track.histograms_every_n_epochs = 1;
-    return make<TrackRun>({std::make_shared<CsvTracker>(folder / "run.csv"),
-                           std::make_shared<JsonLinesTracker>(folder / "run.jsonl")},
-                          track);
-  });
+    list.push_back(track_run(
+        {csv_tracker(folder / "run.csv"), json_lines_tracker(folder / "run.jsonl")}, track));
+  }
   if (chosen.has("observers")) {
     for (const char* name :
          {"terminate-on-nan", "stop-on-signal", "log-metrics", "print-progress", "model-summary"}) {
@@ -97,50 +97,45 @@ inline CallbackList callbacks_of(const Combination& chosen, const std::filesyste
       list.push_back(make_callback(name));
     }
   }
-  add(chosen.has("sync_batch_norm"), [] { return std::make_shared<ConvertSyncBatchNorm>(); });
-  add(chosen.has("gradient_norm"),
-      [] { return make<GradientNorm>({.parts = GradientNormParts::modules}); });
-  add(chosen.has("learning_rates"),
-      [] { return make<LearningRateMonitor>({.every_n_updates = 1}); });
-  add(chosen.has("event_storage"), [] { return make<EventStorage>({.window = 4}); });
-  add(chosen.has("metrics"), [&] {
-    return make<MetricCallback>(
-        MetricCollection{
-            {"accuracy", std::make_shared<Accuracy>(AccuracyOptions{.num_classes = 3})}},
-        {.measure_training = chosen.is("metrics", "in_training")});
-  });
-  add(chosen.has("limit_batches"), [&] {
+  if (chosen.has("sync_batch_norm")) list.push_back(convert_sync_batch_norm());
+  if (chosen.has("gradient_norm")) {
+    list.push_back(gradient_norm({.parts = GradientNormParts::modules}));
+  }
+  if (chosen.has("learning_rates")) list.push_back(learning_rate_monitor({.every_n_updates = 1}));
+  if (chosen.has("event_storage")) list.push_back(event_storage({.window = 4}));
+  if (chosen.has("metrics")) {
+    list.push_back(metric_callback({{"accuracy", accuracy({.num_classes = 3})}},
+                                   {.measure_training = chosen.is("metrics", "in_training")}));
+  }
+  if (chosen.has("limit_batches")) {
     LimitBatchesOptions limits;
-    if (chosen.is("limit_batches", "evaluation")) {
-      limits.num_eval_batches = 1;
-    } else if (chosen.is("limit_batches", "intermediate")) {
+    if (chosen.is("limit_batches", "evaluation")) limits.num_eval_batches = 1;
+    if (chosen.is("limit_batches", "intermediate")) {
       limits.num_intermediate_eval_batches = 1;
       limits.are_eval_limits_total = true;
-    } else {
-      limits.num_train_batches = 2;
     }
+    if (chosen.matches("limit_batches=train|repeat")) limits.num_train_batches = 2;
     limits.repeat_first_epoch = chosen.is("limit_batches", "repeat");
-    return make<LimitBatches>(limits);
-  });
-  add(chosen.is("frozen", "until_epoch_2"), [&] {
+    list.push_back(limit_batches(limits));
+  }
+  if (chosen.is("frozen", "until_epoch_2")) {
     auto freezer = std::make_shared<ModelFreezer>(model);
     freezer->freeze({.to_index = 1});
-    return std::make_shared<FreezeLayers>(
-        freezer, FreezeLayersOptions{{{.epoch = 2, .from_index = 0, .to_index = 1}}});
-  });
-  add(chosen.has("evaluate_now") || chosen.has("predict_in"), [&] {
+    list.push_back(std::make_shared<FreezeLayers>(
+        freezer, FreezeLayersOptions{{{.epoch = 2, .from_index = 0, .to_index = 1}}}));
+  }
+  if (chosen.has("evaluate_now") || chosen.has("predict_in")) {
     const auto act = [chosen](const std::string& event, Trainer& trainer) {
       // A resumed run begins its epoch again.
       if (event == "epoch_start" && trainer.run().micro_step() > 0) return;
       if (chosen["predict_in"] == event) trainer.predict({.dataset = toy_data(3)});
       if (chosen["evaluate_now"] == event) trainer.evaluate_now({.metric_prefix = "now_"});
     };
-    LambdaCallbackFunctions functions;
-    functions.on_train_epoch_start = [act](Trainer& t) { act("epoch_start", t); };
-    functions.on_train_update_end = [act](Trainer& t) { act("update_end", t); };
-    functions.on_training_run_epoch_end = [act](Trainer& t) { act("epoch_end", t); };
-    return make<LambdaCallback>(functions);
-  });
+    list.push_back(lambda_callback(
+        {.on_train_epoch_start = [act](Trainer& trainer) { act("epoch_start", trainer); },
+         .on_train_update_end = [act](Trainer& trainer) { act("update_end", trainer); },
+         .on_training_run_epoch_end = [act](Trainer& trainer) { act("epoch_end", trainer); }}));
+  }
   return list;
 }
 

@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,71 +42,57 @@ class CountingSteps : public TimmSteps {
 
 /// Returns a function for `TrainOptions::create_scheduler_fn`; empty if there is no schedule.
 inline CreateSchedulerFn schedule_of(const Combination& combination) {
-  const std::string& name = combination["schedule"];
   const bool has_momentum = combination.matches("optimizer=momentum|adam|adamw");
-  const bool has_groups = combination.has("param_groups");
+  const PerGroup max_lr = combination.has("param_groups") ? PerGroup({0.2, 0.1}) : PerGroup(0.2);
+  const std::string monitor = combination.is("evaluation", "none") ? "" : "eval_loss_epoch";
   const auto decay = exponential({.gamma = 0.9});
   const auto plateau = reduce_on_plateau({.factor = 0.5, .patience = 0, .threshold = 0.5});
-  if (name == "cosine") return cosine({.warmup_updates = 1, .cooldown_updates = 1});
-  if (name == "step") return step_decay({.step_size = 2, .gamma = 0.5});
-  if (name == "wsd") return wsd({.warmup_updates = 1});
-  if (name == "one_cycle") {
-    const PerGroup max_lr = has_groups ? PerGroup({0.2, 0.1}) : PerGroup(0.2);
-    return one_cycle({.max_lr = max_lr, .cycle_momentum = has_momentum});
+  const auto factor = [](int64_t n) { return n % 3 == 1 ? 0.5 : 1.0 / (1.0 + 0.1 * n); };
+  std::vector<CreateSchedulerFn> parts{decay, step_decay({.step_size = 3, .gamma = 0.5})};
+  if (!combination.is("optimizer", "lbfgs")) {
+    parts.push_back(polynomial({.num_updates = 5, .field = ParamGroupField::weight_decay}));
   }
-  if (name == "plateau") return plateau;
-  if (name == "epoch_plateau") return by_epoch(plateau);
-  if (name == "exponential") return decay;
-  if (name == "restarts") return cosine_restarts({.first_cycle_updates = 2});
-  if (name == "warmup") return warmup({.scheduler = decay, .warmup_updates = 2});
-  if (name == "inverse_sqrt") return inverse_sqrt({.warmup_updates = 2});
-  if (name == "multi_step") {
-    return multi_step({.milestones = std::vector<RunExpression>{2, 5}, .gamma = 0.5});
-  }
-  if (name == "constant") return constant({.num_updates = 3});
-  if (name == "linear") return linear();
-  if (name == "polynomial") return polynomial({.num_updates = 6, .power = 2.0, .min_lr = 0.01});
-  if (name == "tanh") return tanh_decay();
-  if (name == "cyclic") {
-    return cyclic({.step_size_up = 2,
-                   .mode = CyclicSchedulerOptions::Mode::triangular2,
-                   .cycle_momentum = has_momentum});
-  }
-  if (name == "by_epoch") return by_epoch(decay);
-  if (name == "timm") return timm_schedule({.scheduler = cosine()});
-  if (name == "timm_steps") {
-    return timm_steps(
-        {.scheduler = [](torch::optim::Optimizer& optimizer,
-                         const RunConfig&) { return std::make_unique<CountingSteps>(optimizer); },
-         .monitor = combination.is("evaluation", "none") ? "" : "eval_loss_epoch"});
-  }
-  if (name == "sequential") {
-    return sequential(
-        {.schedulers = std::vector<CreateSchedulerFn>{constant({.num_updates = 1}), decay},
-         .milestones = {3}});
-  }
-  if (name == "sequential_plateau") {
-    return sequential(
-        {.schedulers = std::vector<CreateSchedulerFn>{decay, plateau}, .milestones = {2}});
-  }
-  if (name == "chained") {
-    std::vector<CreateSchedulerFn> parts{decay, step_decay({.step_size = 3, .gamma = 0.5})};
-    if (!combination.is("optimizer", "lbfgs")) {
-      parts.push_back(polynomial({.num_updates = 5, .field = ParamGroupField::weight_decay}));
-    }
-    return chained({.schedulers = parts});
-  }
-  if (name == "lambda" || name == "product") {
-    return lambda_schedule(
-        {.lr_lambda = {[](int64_t n) { return n % 3 == 1 ? 0.5 : 1.0 / (1.0 + 0.1 * n); }},
-         .is_multiplicative = name == "product"});
-  }
-  if (name == "torch") {
-    return torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer, const RunConfig&) {
-      return std::make_unique<torch::optim::StepLR>(optimizer, 2, 0.5);
-    }});
-  }
-  return {};
+  const std::map<std::string, CreateSchedulerFn> all{
+      {"none", {}},
+      {"cosine", cosine({.warmup_updates = 1, .cooldown_updates = 1})},
+      {"step", step_decay({.step_size = 2, .gamma = 0.5})},
+      {"wsd", wsd({.warmup_updates = 1})},
+      {"one_cycle", one_cycle({.max_lr = max_lr, .cycle_momentum = has_momentum})},
+      {"plateau", plateau},
+      {"epoch_plateau", by_epoch(plateau)},
+      {"exponential", decay},
+      {"restarts", cosine_restarts({.first_cycle_updates = 2})},
+      {"warmup", warmup({.scheduler = decay, .warmup_updates = 2})},
+      {"inverse_sqrt", inverse_sqrt({.warmup_updates = 2})},
+      {"multi_step", multi_step({.milestones = std::vector<RunExpression>{2, 5}, .gamma = 0.5})},
+      {"constant", constant({.num_updates = 3})},
+      {"linear", linear()},
+      {"polynomial", polynomial({.num_updates = 6, .power = 2.0, .min_lr = 0.01})},
+      {"tanh", tanh_decay()},
+      {"cyclic", cyclic({.step_size_up = 2,
+                         .mode = CyclicSchedulerOptions::Mode::triangular2,
+                         .cycle_momentum = has_momentum})},
+      {"by_epoch", by_epoch(decay)},
+      {"timm", timm_schedule({.scheduler = cosine()})},
+      {"timm_steps", timm_steps({.scheduler =
+                                     [](torch::optim::Optimizer& optimizer, const RunConfig&) {
+                                       return std::make_unique<CountingSteps>(optimizer);
+                                     },
+                                 .monitor = monitor})},
+      {"sequential",
+       sequential(
+           {.schedulers = std::vector<CreateSchedulerFn>{constant({.num_updates = 1}), decay},
+            .milestones = {3}})},
+      {"sequential_plateau",
+       sequential(
+           {.schedulers = std::vector<CreateSchedulerFn>{decay, plateau}, .milestones = {2}})},
+      {"chained", chained({.schedulers = parts})},
+      {"lambda", lambda_schedule({.lr_lambda = {factor}})},
+      {"product", lambda_schedule({.lr_lambda = {factor}, .is_multiplicative = true})},
+      {"torch", torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer, const RunConfig&) {
+         return std::make_unique<torch::optim::StepLR>(optimizer, 2, 0.5);
+       }})}};
+  return all.at(combination["schedule"]);
 }
 
 }  // namespace linkboy::testing

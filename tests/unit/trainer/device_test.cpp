@@ -162,6 +162,21 @@ TEST(DeviceTest, NewTensorsAreCreatedOnTheDeviceOfTheTrainer_MultiCUDA) {
   at::accelerator::setDeviceIndex(first);
 }
 
+/// Trains one epoch on the first device.
+int64_t train_on_cuda(const Model& model, LossFunction loss, const TensorDataset& data,
+                      int64_t batch_size, ExecutionMode mode) {
+  QuietTrainer trainer(
+      model, std::move(loss),
+      std::make_shared<torch::optim::SGD>(model.parameters(), torch::optim::SGDOptions(0.1)),
+      {.default_callbacks = {}, .accelerator = {.device = "cuda:0"}});
+  return trainer
+      .train({.train_dataset = data,
+              .num_epochs = 1,
+              .per_device_batch_size = batch_size,
+              .execution_mode = mode})
+      .num_updates;
+}
+
 /// If `looks` is true, reads a number from the device in each forward pass.
 struct LookingNet : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
@@ -177,41 +192,24 @@ TEST(DeviceTest, AFailedRecordingLeavesTheDeviceUsable_CUDA) {
   const auto net = std::make_shared<LookingNet>();
   const auto train = [&](ExecutionMode mode, bool looks) {
     net->looks = looks;
-    auto optimizer =
-        std::make_shared<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(0.1));
-    QuietTrainer trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
-                         {.default_callbacks = {}, .accelerator = {.device = "cuda:0"}});
-    trainer.train({.train_dataset = toy_data(32),
-                   .per_device_batch_size = 4,
-                   .num_epochs = 1,
-                   .execution_mode = mode});
-    EXPECT_EQ(trainer.num_updates(), 8);
+    return train_on_cuda(net, torch::nn::CrossEntropyLoss(), toy_data(32), 4, mode);
   };
   EXPECT_ERROR(train(ExecutionMode::graph, true), "cannot be recorded as a CUDA graph");
-  train(ExecutionMode::eager, true);
-  train(ExecutionMode::graph, false);
+  EXPECT_EQ(train(ExecutionMode::eager, true), 8);
+  EXPECT_EQ(train(ExecutionMode::graph, false), 8);
 }
 
 TEST(DeviceTest, ALossThatThrowsInAWarmUpLeavesNoWorkBehind_CUDA) {
   // The matrices are large enough for the kernels to be still running when the next run starts.
-  torch::nn::Sequential model(torch::nn::Linear(64, 64));
+  const torch::nn::Linear model(64, 64);
   int num_calls = 0;
   const auto loss = [&](const torch::Tensor& output, const torch::Tensor& target) {
     TORCH_CHECK(++num_calls != 2, "enough");
     return torch::nn::functional::cross_entropy(output, target);
   };
-  const auto train = [&](ExecutionMode mode) {
-    auto optimizer =
-        std::make_shared<torch::optim::SGD>(model->parameters(), torch::optim::SGDOptions(0.1));
-    QuietTrainer trainer(model, loss, optimizer,
-                         {.default_callbacks = {}, .accelerator = {.device = "cuda:0"}});
-    trainer.train({.train_dataset = TensorDataset(torch::ones({256, 64}), torch::arange(256) % 64),
-                   .per_device_batch_size = 64,
-                   .num_epochs = 1,
-                   .execution_mode = mode});
-  };
-  EXPECT_THROW(train(ExecutionMode::graph), c10::Error);
-  train(ExecutionMode::eager);
+  const TensorDataset data(torch::ones({256, 64}), torch::arange(256) % 64);
+  EXPECT_THROW(train_on_cuda(model, loss, data, 64, ExecutionMode::graph), c10::Error);
+  train_on_cuda(model, loss, data, 64, ExecutionMode::eager);
   for (const auto& parameter : model->parameters()) {
     EXPECT_TRUE(parameter.isfinite().all().item<bool>());
   }

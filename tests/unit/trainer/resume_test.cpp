@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
@@ -16,6 +18,7 @@
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
 #include "support/in_every_event.hpp"
+#include "support/matchers.hpp"
 #include "support/run_with_all_state.hpp"
 #include "support/saved_states.hpp"
 #include "support/temporary_folder.hpp"
@@ -104,44 +107,38 @@ TEST(ResumeTest, AStateByHandAfterALimitInMidEpochContinuesBitIdentically) {
     for (const bool is_averaged : {false, true}) {
       SCOPED_TRACE(c10::str(place, is_averaged ? ", averaged" : ""));
       const TemporaryFolder folder;
-      const auto more = [&] {
-        CallbackList callbacks;
-        if (is_averaged) callbacks = {make<ModelEma>({.decay = 0.5, .apply_at_end = true})};
-        return callbacks;
+      const auto run = [&](int64_t num_updates, CallbackList callbacks,
+                           std::optional<std::filesystem::path> from) {
+        if (is_averaged) callbacks.push_back(model_ema({.decay = 0.5, .apply_at_end = true}));
+        auto rehearsal = std::make_unique<Rehearsal>(Rehearsal::kUpdates + 1, callbacks);
+        rehearsal->options.max_num_updates = num_updates;
+        rehearsal->options.create_scheduler_fn = {};
+        rehearsal->options.resume_from = std::move(from);
+        rehearsal->trainer->train(rehearsal->options);
+        return rehearsal;
       };
-      const auto run = [&](Rehearsal& rehearsal, int64_t num_updates) {
-        rehearsal.options.max_num_updates = num_updates;
-        rehearsal.options.create_scheduler_fn = {};
-        return rehearsal.trainer->train(rehearsal.options);
+      const auto save = [&](Trainer& trainer) {
+        if (trainer.num_updates() == 6) trainer.save_training_state(folder / "six");
       };
-      Rehearsal whole(Rehearsal::kUpdates + 1, more());
-      run(whole, 12);
-      Rehearsal first(Rehearsal::kUpdates + 1, more());
-      const auto save = [&](Trainer& trainer) { trainer.save_training_state(folder / "six"); };
-      if (place == "epoch end") {
-        first.trainer->callback_handler().add(
-            in_event(Event::training_run_epoch_end, [&](Trainer& trainer) {
-              if (trainer.num_updates() == 6) save(trainer);
-            }));
-      } else if (place == "run end") {
-        first.trainer->callback_handler().add(in_event(Event::training_run_end, save));
-      }
-      run(first, 6);
-      if (place == "after evaluate") first.trainer->evaluate({.dataset = toy_data(6)});
+      const auto whole = run(12, {}, {});
+      CallbackList saving;
+      if (place == "epoch end") saving = {in_event(Event::training_run_epoch_end, save)};
+      if (place == "run end") saving = {in_event(Event::training_run_end, save)};
+      const auto first = run(6, saving, {});
+      if (place == "after evaluate") first->trainer->evaluate({.dataset = toy_data(6)});
       if (place == "after a stopped evaluate") {
         const auto stop = in_event(Event::eval_step_start, [](Trainer& trainer) {
           EXPECT_FALSE(trainer.can_save_training_state());
           trainer.request_stop();
         });
-        first.trainer->evaluate({.dataset = toy_data(6), .callbacks = {stop}});
+        first->trainer->evaluate({.dataset = toy_data(6), .callbacks = {stop}});
       }
-      if (place.starts_with("after")) save(*first.trainer);
-      Rehearsal second(Rehearsal::kUpdates + 1, more());
-      second.options.resume_from = folder / "six";
-      EXPECT_EQ(run(second, 12).num_epochs, 3);
-      EXPECT_TRUE(bit_equal(second.model->parameters(), whole.model->parameters()));
-      EXPECT_EQ(second.trainer->run_history().get_metric_values("train_loss_epoch"),
-                whole.trainer->run_history().get_metric_values("train_loss_epoch"));
+      if (place.starts_with("after")) save(*first->trainer);
+      const auto second = run(12, {}, folder / "six");
+      EXPECT_EQ(second->trainer->run().result().num_epochs, 3);
+      EXPECT_TRUE(bit_equal(second->model->parameters(), whole->model->parameters()));
+      EXPECT_EQ(second->trainer->run_history().get_metric_values("train_loss_epoch"),
+                whole->trainer->run_history().get_metric_values("train_loss_epoch"));
     }
   }
 }
@@ -172,58 +169,58 @@ TEST(ResumeTest, AStateAfterALimitInMidEpochHasWhatWasLoadedAfterTheRun) {
   EXPECT_EQ(others->running_mean[0].item<double>(), 0.0);
 }
 
-bool has_line(const QuietTrainer& trainer, const std::string& start) {
-  return std::any_of(trainer.lines.begin(), trainer.lines.end(),
-                     [&](const std::string& line) { return line.starts_with(start); });
-}
-
 TEST(ResumeTest, ResumingACompleteRunReportsIt) {
   const TemporaryFolder folder;
   Rehearsal whole(Rehearsal::kUpdates + 1);
   whole.trainer->train(whole.options);
-  EXPECT_FALSE(has_line(*whole.trainer, "The resumed run is complete"));
+  EXPECT_THAT(whole.trainer->lines, Not(Contains(StartsWith("The resumed run is complete"))));
   whole.trainer->save_training_state(folder / "whole");
   Rehearsal again(Rehearsal::kUpdates + 1);
   EXPECT_EQ(again.trainer->train(resumed_from(folder / "whole", again.options)).num_updates,
             Rehearsal::kUpdates);
-  EXPECT_TRUE(has_line(*again.trainer, c10::str("The resumed run is complete, with ",
-                                                Rehearsal::kUpdates, " updates in 10 epochs;")));
+  EXPECT_THAT(again.trainer->lines,
+              Contains(StartsWith(c10::str("The resumed run is complete, with ",
+                                           Rehearsal::kUpdates, " updates in 10 epochs;"))));
+}
+
+/// Saves the state of a run with `first` after three updates, and resumes from it with `second`.
+/// Returns the warnings of the resumed run.
+std::vector<std::string> warnings_of_resuming(const CallbackList& first, const CallbackList& second,
+                                              Precision saved, Precision resumed) {
+  const TemporaryFolder folder;
+  Rehearsal begun(3, first, saved);
+  begun.trainer->train(begun.options);
+  begun.trainer->save_training_state(folder / "state");
+  Rehearsal continued(4, second, resumed);
+  continued.trainer->train(resumed_from(folder / "state", continued.options));
+  auto lines = continued.trainer->lines;
+  std::erase_if(lines, [](const std::string& line) { return !line.starts_with("WARNING"); });
+  return lines;
 }
 
 TEST(ResumeTest, ErrorsNameAGradientScaleThatOneRunLacks) {
-  const TemporaryFolder folder;
-  const auto make = [&](int64_t last_update, Precision precision) {
-    auto run = std::make_unique<Rehearsal>(last_update, CallbackList{}, precision);
-    if (last_update > 3) run->options.resume_from = folder / "state";
-    run->trainer->train(run->options);
-    return run;
+  const auto warnings = [](Precision saved, Precision resumed) {
+    return warnings_of_resuming({}, {}, saved, resumed);
   };
   const std::string warning = "WARNING: the training state was saved with";
-  make(3, Precision::fp16)->trainer->save_training_state(folder / "state");
-  EXPECT_TRUE(
-      has_line(*make(4, Precision::fp32)->trainer, warning + " Precision::fp16, but this run"));
-  EXPECT_FALSE(has_line(*make(4, Precision::fp16)->trainer, "WARNING"));
-  make(3, Precision::bf16)->trainer->save_training_state(folder / "state");
-  EXPECT_TRUE(
-      has_line(*make(4, Precision::fp16)->trainer, warning + "out Precision::fp16, but this"));
-  EXPECT_FALSE(has_line(*make(4, Precision::fp32)->trainer, "WARNING"));
+  EXPECT_THAT(warnings(Precision::fp16, Precision::fp32),
+              ElementsAre(StartsWith(warning + " Precision::fp16, but this run")));
+  EXPECT_THAT(warnings(Precision::fp16, Precision::fp16), ElementsAre());
+  EXPECT_THAT(warnings(Precision::bf16, Precision::fp16),
+              ElementsAre(StartsWith(warning + "out Precision::fp16, but this")));
+  EXPECT_THAT(warnings(Precision::bf16, Precision::fp32), ElementsAre());
 }
 
 TEST(ResumeTest, StatesOfMissingCallbacksAreNamed) {
-  const TemporaryFolder folder;
   const auto named = std::make_shared<WeightAverage>();
   named->set_name("the second average");
-  Rehearsal first(3, {named});
-  first.trainer->train(first.options);
-  first.trainer->save_training_state(folder / "state");
-  Rehearsal second(4);
-  second.trainer->train(resumed_from(folder / "state", second.options));
-  EXPECT_TRUE(has_line(*second.trainer,
-                       "WARNING: the training state has the states of callbacks that this run does "
-                       "not have: the second average;"));
-  Rehearsal same(4, {named});
-  same.trainer->train(resumed_from(folder / "state", same.options));
-  EXPECT_FALSE(has_line(*same.trainer, "WARNING"));
+  const auto warnings = [&](const CallbackList& resumed) {
+    return warnings_of_resuming({named}, resumed, Precision::fp32, Precision::fp32);
+  };
+  EXPECT_THAT(warnings({}),
+              ElementsAre(StartsWith("WARNING: the training state has the states of callbacks that "
+                                     "this run does not have: the second average;")));
+  EXPECT_THAT(warnings({named}), ElementsAre());
 }
 
 TEST(BackgroundJobTest, ALoadWaitsForThePreviousSave) {
