@@ -23,12 +23,6 @@ TEST(EvaluationSetsTest, EachSetHasSeparateMetricsAfterEveryEpoch) {
   EXPECT_NE(toy.values("rare_eval_loss_epoch"), toy.values("eval_loss_epoch"));
 }
 
-TEST(EvaluationSetsTest, NamedSetsNeedNoUnnamedSet) {
-  Toy toy;
-  toy.train({.more_eval_datasets = {{"only", toy_data(6)}}});
-  EXPECT_EQ(toy.values("only_eval_loss_epoch").size(), 1U);
-}
-
 TEST(EvaluationSetsTest, RefusesSetsWithoutAUniqueNameOrData) {
   Toy toy;
   EXPECT_ERROR(toy.train({.more_eval_datasets = {{"", toy_data(6)}}}), "has no name");

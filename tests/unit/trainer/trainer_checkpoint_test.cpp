@@ -77,7 +77,8 @@ TEST(TrainerCheckpointTest, LoadsCommonPartsAndReportsTheOthers) {
   EXPECT_THAT(lines, ElementsAre(HasSubstr("without the scheduler's state,")));
   without_scheduler.trainer.load_checkpoint(folder / "x.pt", {.scheduler = false});
   EXPECT_EQ(lines.size(), 1U) << "parts that are not requested are not reported";
-  QuietTrainer without_optimizer(toy_model(), nullptr, nullptr, {.default_callbacks = {}});
+  QuietTrainer without_optimizer(toy_model(), nullptr, nullptr,
+                                 {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
   without_optimizer.load_checkpoint(folder / "x.pt");
   EXPECT_THAT(without_optimizer.lines,
               ElementsAre(HasSubstr("the optimizer's state, the scheduler's state")));
@@ -208,7 +209,8 @@ TEST(TrainingStateTest, ATrainerWithoutAnOptimizerLoadsTheRestAndReportsIt) {
   toy.train();
   toy.trainer.save_training_state(folder.path());
   const auto model = toy_model();
-  QuietTrainer other(model, nullptr, nullptr, {.default_callbacks = {}});
+  QuietTrainer other(model, nullptr, nullptr,
+                     {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
   EXPECT_TRUE(other.load_training_state(folder.path()));
   EXPECT_TRUE(bit_equal(model->parameters(), toy.model->parameters()));
   EXPECT_THAT(other.lines, ElementsAre(HasSubstr("without the optimizer's state")));

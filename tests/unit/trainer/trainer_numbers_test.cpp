@@ -34,7 +34,8 @@ TEST(TrainerNumbersTest, EpochLossIsTheSampleWeightedMean) {
     const auto size = [](const torch::Tensor& output, const torch::Tensor& target) {
       return output.sum() * 0.0 + target.size(0);
     };
-    QuietTrainer trainer(model, size, toy_sgd(model), {.default_callbacks = {}});
+    QuietTrainer trainer(model, size, toy_sgd(model),
+                         {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
     trainer.train({.train_dataset = toy_data(10),
                    .per_device_batch_size = 4,
                    .num_epochs = 1,

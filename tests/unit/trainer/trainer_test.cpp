@@ -71,7 +71,7 @@ TEST(TrainerTest, RejectsAnEmptyDataset) {
 
 TEST(TrainerTest, NeedsAnOptimizerAndALossFunction) {
   const auto model = toy_model();
-  const TrainerOptions options{.default_callbacks = {}};
+  const TrainerOptions options{.default_callbacks = {}, .accelerator = {.device = "cpu"}};
   QuietTrainer without_optimizer(model, torch::nn::CrossEntropyLoss(), nullptr, options);
   EXPECT_ERROR(without_optimizer.train({.train_dataset = toy_data(8), .num_epochs = 1}),
                "has no optimizer");
