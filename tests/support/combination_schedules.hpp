@@ -89,7 +89,8 @@ inline CreateSchedulerFn schedule_of(const Combination& combination) {
       {"chained", chained({.schedulers = parts})},
       {"lambda", lambda_schedule({.lr_lambda = {factor}})},
       {"product", lambda_schedule({.lr_lambda = {factor}, .is_multiplicative = true})},
-      {"torch", torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer, const RunConfig&) {
+      {"torch",
+       torch_schedule({.scheduler = [](torch::optim::Optimizer& optimizer, const RunConfig&) {
          return std::make_unique<torch::optim::StepLR>(optimizer, 2, 0.5);
        }})}};
   return all.at(combination["schedule"]);

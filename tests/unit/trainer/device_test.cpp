@@ -171,8 +171,8 @@ int64_t train_on_cuda(const Model& model, LossFunction loss, const TensorDataset
       {.default_callbacks = {}, .accelerator = {.device = "cuda:0"}});
   return trainer
       .train({.train_dataset = data,
-              .num_epochs = 1,
               .per_device_batch_size = batch_size,
+              .num_epochs = 1,
               .execution_mode = mode})
       .num_updates;
 }

@@ -48,7 +48,7 @@ TEST(DroppedWindowTest, AnOverflowInADroppedWindowLowersTheScale) {
                              .precision = Precision::fp16,
                              .grad_scaler = {.init_scale = 1e30, .growth_interval = 1000}});
   const TrainResult result = toy.trainer.train(
-      {.train_dataset = toy_data(120), .num_epochs = 1, .per_device_batch_size = 1});
+      {.train_dataset = toy_data(120), .per_device_batch_size = 1, .num_epochs = 1});
   EXPECT_GT(result.num_updates, 0);
   EXPECT_LT(result.num_updates, 120);
   EXPECT_LT(toy.trainer.accelerator().grad_scaler()->get_scale(), 1e30);
@@ -68,7 +68,7 @@ class AfterClipping : public QuietTrainer {
 };
 
 TEST(DroppedWindowTest, ARunInFp16AfterOneThatWasLeftAnywhereMakesUpdatesOfNormalSize) {
-  const TrainOptions options{.num_epochs = 2, .per_device_batch_size = 4};
+  const TrainOptions options{.per_device_batch_size = 4, .num_epochs = 2};
   const AcceleratorOptions fp16{.device = "cpu", .precision = Precision::fp16};
   Toy normal({}, 0.1, fp16);
   normal.train(options);
