@@ -49,7 +49,7 @@ std::string name_of_lost_tensor(const Model& model) {
   for (const auto& [name, tensor] : tensors) {
     at::Tensor norm = at::linalg_vector_norm(tensor, INFINITY).to(at::kDouble);
     if (!tensor.requires_grad()) norm = norm.clamp_max(0.0);  // keeps NaN
-    norms.push_back(norm.to(tensors.front().second.accelerator().device(), /*non_blocking=*/true));
+    norms.push_back(norm.to(tensors.front().second.device(), /*non_blocking=*/true));
   }
   const at::Tensor are_finite = at::stack(norms).isfinite();
   if (AsyncScalar(are_finite.all()).value() != 0.0) return "";

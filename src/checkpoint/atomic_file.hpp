@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "checkpoint/file_descriptor.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -33,7 +34,7 @@ void remove_unfinished(const std::filesystem::path& folder);
 /// the same folder; `commit` syncs and renames it. If the path is a link, the link stays, and its
 /// target is replaced. If a process is killed, the next process that writes to the folder removes
 /// its unfinished files.
-class AtomicFile {
+class LINKBOY_API AtomicFile {
  public:
   /// Creates missing parent folders.
   /// @throws FileError if the file cannot be created, or if the path names something other than a

@@ -17,11 +17,12 @@
 
 #include "checkpoint/file_descriptor.hpp"
 #include "linkboy/error.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
 /// The bytes of a file, which is either read on demand or mapped completely.
-class FileBytes : public std::enable_shared_from_this<FileBytes> {
+class LINKBOY_API FileBytes : public std::enable_shared_from_this<FileBytes> {
  public:
   /// @throws FileError with the system's reason if the file cannot be opened or mapped, or if it is
   ///         not a regular file.

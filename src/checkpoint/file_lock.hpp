@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "checkpoint/file_descriptor.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -22,13 +23,13 @@ bool is_at(const FileDescriptor& file, const std::filesystem::path& path);
 /// lock on: see AtomicFile::commit.
 /// @throws FileError if another run or tracker holds the lock, if the path names something other
 ///         than a regular file, or if the file cannot be created, opened or locked.
-FileDescriptor lock_file(const std::filesystem::path& path);
+LINKBOY_API FileDescriptor lock_file(const std::filesystem::path& path);
 
 /// Locks a folder with the file `.lock` in it, and creates the folder if it does not exist. The
 /// file remains and contains the name of the last owner; its existence does not mean that the
 /// folder is locked.
 /// @throws FileError if another run still holds the lock, if `.lock` is a link or not a regular
 ///         file, or if the folder cannot be created or written to.
-FileDescriptor lock_folder(const std::filesystem::path& folder);
+LINKBOY_API FileDescriptor lock_folder(const std::filesystem::path& folder);
 
 }  // namespace linkboy

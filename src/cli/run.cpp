@@ -301,7 +301,7 @@ void check_together(const RunSettings& settings, const RunSettings& defaults) {
 }
 
 /// Returns the signal that stopped the run, if this process received one.
-std::optional<int> signal_of(const Trainer& trainer) {
+std::optional<int> signal_of(Trainer& trainer) {
   const auto callback = trainer.callback_handler().find<StopOnSignal>();
   return callback ? callback->signal() : std::nullopt;
 }

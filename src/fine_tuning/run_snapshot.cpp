@@ -25,7 +25,7 @@ RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
     : trainer_(trainer),
       restore_modes_(trainer.model(), trainer.registered_modules()),
       callbacks_(trainer.callback_handler()),
-      run_(std::make_unique<RunState>()),
+      run_(std::make_unique<RunState>(trainer.impl_->run_->history)),
       schedules_(trainer.impl_->optimizers_.all().size()) {
   LINKBOY_CHECK_OPTION(trainer.optimizer(),
                        "the Trainer has no optimizer; pass one to its constructor to train.");
@@ -61,7 +61,7 @@ void RunSnapshot::exchange_run() {
 }
 
 void RunSnapshot::begin_trial() {
-  trainer_.impl_->run_ = std::make_unique<RunState>();
+  trainer_.impl_->run_ = std::make_unique<RunState>(trainer_.impl_->run_->history);
   const auto trained = trainer_.impl_->optimizers_.all();
   for (std::size_t i = 0; i < schedules_.size(); ++i) {
     TrainedOptimizer::Schedule of_trial{.base_values = schedules_[i].base_values};
