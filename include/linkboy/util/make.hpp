@@ -19,15 +19,11 @@ namespace linkboy {
 
 /// Whether T is made from its `Options`.
 template <class T>
-concept HasOptions = requires {
-  typename T::Options;
-};
+concept HasOptions = std::constructible_from<T, typename T::Options>;
 
 /// Whether T is made from its `Subject` and its `Options`.
 template <class T>
-concept HasSubject = HasOptions<T> && requires {
-  typename T::Subject;
-};
+concept HasSubject = std::constructible_from<T, typename T::Subject, typename T::Options>;
 
 /// The class of an object and the options from which it is made. `linkboy::cli` finds the object's
 /// name in text with it.
