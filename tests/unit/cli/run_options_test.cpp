@@ -35,22 +35,11 @@ TEST_F(RunTest, TheCommandLineOverridesTheFile) {
 
 TEST_F(RunTest, ShortNamesSetTheSameOptions) {
   const auto config = print_config({"--epochs", "7", "--batch-size", "3", "--lr", "0.125",
-                                    "--precision", "bf16", "--workers", "2"});
+                                    "--precision", "bf16", "--workers", "2", "--zero_stage", "1"});
   expect_members(config, R"({"train": {"num_epochs": 7, "per_device_batch_size": 3},
-                             "optimizer": {"lr": 0.125}, "accelerator": {"precision": "bf16"},
-                             "train_dataloader": {"num_workers": 2}})");
-}
-
-TEST_F(RunTest, TheEndOfANameIsEnoughIfItIsUnique) {
-  const auto config =
-      print_config({"--num-epochs", "7", "--zero_stage=1", "--optimizer", "sgd", "--momentum",
-                    "0.5", "--distributed.timeout", "30s", "--keep-last", "none"});
-  expect_members(config, R"({"train": {"num_epochs": 7}, "optimizer": {"momentum": 0.5},
-                             "accelerator": {"distributed": {"zero_stage": 1, "timeout": "30s"}},
-                             "states": {"keep_last": "none"}})");
-  const std::string path = write_config(R"({"distributed": {"zero_stage": 2}})");
-  expect_members(print_config({"--config", path}),
-                 R"({"accelerator": {"distributed": {"zero_stage": 2}}})");
+                             "optimizer": {"lr": 0.125}, "train_dataloader": {"num_workers": 2},
+                             "accelerator": {"precision": "bf16",
+                                             "distributed": {"zero_stage": 1}}})");
 }
 
 TEST_F(RunTest, ThePrintedConfigurationCanBeReadBack) {
