@@ -139,7 +139,7 @@ class LINKBOY_API Scheduler {
 
   /// Returns all lengths. By default, a state can be loaded only by a schedule of the same class
   /// with the same lengths (see `allow_changed_lengths`).
-  const std::vector<Length>& lengths() const { return lengths_; }
+  std::vector<Length> lengths() const { return lengths_; }
 
   /// Returns the state from which `load_state_dict` continues with exactly the next value: the
   /// class, the count, the base values and the lengths. All other options come from the new
