@@ -8,7 +8,7 @@
 
 #include <linkboy/cli/run.hpp>
 #include <linkboy/data/dataset.hpp>
-#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/metrics/classification.hpp>
 #include <linkboy/run/optimizers.hpp>
 
 struct NetOptions {

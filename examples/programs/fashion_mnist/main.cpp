@@ -8,7 +8,7 @@
 #include <linkboy/checkpoint/checkpoint.hpp>
 #include <linkboy/cli/run.hpp>
 #include <linkboy/data/image_transforms.hpp>
-#include <linkboy/metrics/accuracy.hpp>
+#include <linkboy/metrics/classification.hpp>
 #include <linkboy/run/optimizers.hpp>
 #include <linkboy/run/placeholders.hpp>
 #include <linkboy/schedulers/curves.hpp>

@@ -14,7 +14,7 @@
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/callbacks/memory_monitor.hpp"
 #include "linkboy/callbacks/time_limit.hpp"
-#include "linkboy/metrics/recall_score.hpp"
+#include "linkboy/metrics/classification.hpp"
 #include "linkboy/run/optimizers.hpp"
 #include "linkboy/schedulers/curves.hpp"
 #include "linkboy/schedulers/timm_scheduler.hpp"

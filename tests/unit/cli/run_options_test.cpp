@@ -4,7 +4,7 @@
 
 #include "linkboy/callbacks/early_stopping.hpp"
 #include "linkboy/cli/engine_settings.hpp"
-#include "linkboy/metrics/accuracy.hpp"
+#include "linkboy/metrics/classification.hpp"
 #include "linkboy/schedulers/curves.hpp"
 #include "linkboy/schedulers/timm_scheduler.hpp"
 #include "linkboy/tracking/csv_tracker.hpp"

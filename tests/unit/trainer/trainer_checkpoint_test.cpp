@@ -213,7 +213,7 @@ TEST(TrainingStateTest, ATrainerWithoutAnOptimizerLoadsTheRestAndReportsIt) {
                      {.default_callbacks = {}, .accelerator = {.device = "cpu"}});
   EXPECT_TRUE(other.load_training_state(folder.path()));
   EXPECT_TRUE(bit_equal(model->parameters(), toy.model->parameters()));
-  EXPECT_THAT(other.lines, ElementsAre(HasSubstr("without the optimizer's state")));
+  EXPECT_THAT(other.lines, Contains(HasSubstr("without the optimizer's state")));
 }
 
 TEST(TrainingStateTest, APathWithoutAStateIsRefused) {

@@ -262,10 +262,16 @@ struct FilesAfterALimitTest : ::testing::Test {
     ScoredRun(const TemporaryFolder& folder, std::vector<double> scores)
         : best(make<SaveBestModel>(
               {.path = folder / "best.pt", .save_top_k = 2, .monitor = "score"})),
-          toy({std::make_shared<GivenScores>(std::move(scores)),
+          toy({recorded_first(std::move(scores)),
                make<ModelEma>({.path = folder / "ema.pt", .monitor = "score"}), best,
                make<SaveCheckpoint>({.directory = folder / "checkpoints", .keep_last = 1}),
                saving_in(folder / "states", /*keep=*/1)}) {}
+
+    static std::shared_ptr<Callback> recorded_first(std::vector<double> scores) {
+      auto score = std::make_shared<GivenScores>(std::move(scores));
+      score->set_phase(Callback::Phase::first);
+      return score;
+    }
 
     std::shared_ptr<SaveBestModel> best;
     Toy toy;
