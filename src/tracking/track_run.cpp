@@ -93,7 +93,7 @@ class TrackRun::Window {
     if (--num_evaluations_ == 0) start_ += Clock::now() - evaluation_start_;
   }
 
-  LossAverage losses;      // unlike the epoch's sum, not forever NaN after such a loss
+  LossAverage losses;      // not the epoch's sum, which stays NaN or infinite after such a loss
   Scalars learning_rates;  // of the update in progress
 
  private:
