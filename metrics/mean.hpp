@@ -50,7 +50,7 @@ inline constexpr Maker<MeanMetric> mean_metric{};
 ///     auto is_close = [](const at::Tensor& output, const at::Tensor& target) {
 ///       return (output - target).abs().lt(0.1).squeeze(1);
 ///     };
-///     linkboy::make<linkboy::FunctionMetric>(is_close)
+///     linkboy::function_metric(is_close)
 class LINKBOY_API FunctionMetric : public MeanMetric {
  public:
   /// A function of the outputs and the targets of a batch.

@@ -64,12 +64,12 @@ class InEveryMethod : public QuietTrainer {
   /// How often the method is then called: never, with an empty result, once or twice.
   enum class Act { skip, call, repeat };
 
-#define LINKBOY_IN_METHOD(result, name, parameters, arguments, qualifier) \
-  result name parameters qualifier override {                             \
-    const Act act = const_cast<InEveryMethod*>(this)->before(#name);      \
-    if (act == Act::skip) return result();                                \
-    if (act == Act::repeat) QuietTrainer::name arguments;                 \
-    return QuietTrainer::name arguments;                                  \
+#define LINKBOY_IN_METHOD(result, name, parameters, arguments, qualifier)    \
+  result name parameters qualifier override {                                \
+    const Act act = const_cast<InEveryMethod*>(this)->before(#name);         \
+    if (act == Act::skip) return result();                                   \
+    if (act == Act::repeat) static_cast<void>(QuietTrainer::name arguments); \
+    return QuietTrainer::name arguments;                                     \
   }
   LINKBOY_FOR_EACH_METHOD(LINKBOY_IN_METHOD)
 #undef LINKBOY_IN_METHOD

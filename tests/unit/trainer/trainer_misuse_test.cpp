@@ -203,7 +203,7 @@ TEST(TrainerMisuseTest, TwoCallbacksOfOneClassNeedTwoNames) {
   EXPECT_ERROR(Toy({first, second}), "AtUpdate. To use two of one class");
   EXPECT_ERROR(second->set_name(""), "the name of a callback is empty");
   second->set_name("the second");
-  const Toy toy({first, second});
+  Toy toy({first, second});
   EXPECT_EQ(toy.trainer.callback_handler().names().back(), "the second");
   EXPECT_ERROR(first->set_name("the second"), "because a Trainer already has it");
 }

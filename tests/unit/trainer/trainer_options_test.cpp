@@ -20,7 +20,7 @@ using torch::nn::CrossEntropyLoss;
 
 TEST(TrainerOptionsTest, ATrainerWithoutAListHasTheDefaultCallbacks) {
   const auto model = toy_model();
-  const Trainer trainer(model, CrossEntropyLoss(), toy_sgd(model));
+  Trainer trainer(model, CrossEntropyLoss(), toy_sgd(model));
   EXPECT_EQ(trainer.callback_handler().names(), CallbackHandler(default_callbacks()).names());
   EXPECT_FALSE(default_callbacks().empty());
   EXPECT_TRUE(Toy().trainer.callback_handler().callbacks().empty()) << "the list is empty";
