@@ -145,7 +145,7 @@ TEST(SimulatedDeviceTest, AnEventReportsCompletion) {
 TEST(SimulatedDeviceTest, TensorsMoveBetweenDevicesButDoNotMix) {
   const auto first = torch::ones({4}, kFirst);
   const auto second = first.to(kSecond) * 2;
-  EXPECT_EQ(second.accelerator().device(), kSecond);
+  EXPECT_EQ(second.device(), kSecond);
   EXPECT_EQ((second.to(kFirst) + first)[0].item<float>(), 3);
   EXPECT_THROW(first + second, c10::Error);
 }
