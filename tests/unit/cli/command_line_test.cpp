@@ -123,7 +123,7 @@ TEST_F(CliTest, ErrorsSayWhatIsWrongAndWhatIsAllowed) {
   expect_errors({
       {{"--epoch", "3"}, "--epoch is not an option of train. Did you mean --epochs?"},
       {{"--something", "3"}, "--something is not an option of train."},
-      {{"--step", "3"}, "Options that contain this name: --max-steps."},
+      {{"--shuffl", "3"}, "Options that contain this name: --no-shuffle."},
       {{"--list", "set"}, "--list is not an option of train."},
       {{"3"}, "'3' is not an option"},
       {{"-e"}, "'-e' is not an option"},
@@ -291,7 +291,7 @@ TEST(NamedSettingsTest, ObjectsOfTheLibraryHaveTheOptionsThatDifferFromTheDefaul
       {adamw({.lr = 0.01, .betas = {0.9, 0.99}}), "adamw:lr=0.01,betas=0.9,0.99"},
       {lbfgs({}), "lbfgs"},
       {cosine({.warmup_updates = 2 * placeholders::num_epochs}),
-       "cosine:warmup_updates=2 * num_epochs"},
+       "cosine:warmup_updates=(2 * num_epochs)"},
       {by_epoch(step_decay({.gamma = 0.5})), "step:gamma=0.5,by_epoch=true"},
       {early_stopping({.patience = 3}), "early-stopping:patience=3"},
       {time_limit({.max_time = std::chrono::minutes(5)}), "time-limit:max_time=5min"},
