@@ -111,7 +111,10 @@ StateDict ModelEma::file_state_dict() const { return kept_.state_dict(); }
 
 void ModelEma::load_state_dict(const StateDict& state) {
   KeptCheckpoints kept = kept_;
-  kept.load_state_dict(state, options_.path.value_or("").parent_path());
+  kept.clear();  // a program can load `state_dict` alone
+  if (state.contains("files")) {
+    kept.load_state_dict(state, options_.path.value_or("").parent_path());
+  }
   metric_.load_state_dict(state);
   AveragingCallback::load_state_dict(state);
   kept_ = std::move(kept);

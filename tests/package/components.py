@@ -20,7 +20,7 @@ MOST_SIZE_OFF = 0.3  # compilers and their versions differ
 
 def component_of(path, components):
     parts = [part for part in path.with_suffix("").parts if part not in ("include", "linkboy", "src")]
-    return parts[0] if parts[0] in components else "linkboy"
+    return parts[0] if parts and parts[0] in components else "linkboy"
 
 
 def code_lines(text):
