@@ -264,18 +264,18 @@ namespace {
 
 double resolve_warmup(const WarmupSchedulerOptions& options, const RunConfig& config) {
   const OptionReader reader("warm-up schedule", config);
-  const double warmup = reader.length("warmup_updates", options.warmup_updates);
-  reader.fits_run("warmup_updates", warmup);
+  const double num_updates = reader.length("warmup_updates", options.warmup_updates);
+  reader.fits_run("warmup_updates", num_updates);
   reader.not_negative("warmup_start_lr", options.warmup_start_lr);
-  return warmup;
+  return num_updates;
 }
 
 Parts make_inner(torch::optim::Optimizer& optimizer, const WarmupSchedulerOptions& options,
                  const RunConfig& config) {
-  const auto warmup = static_cast<int64_t>(std::ceil(resolve_warmup(options, config)));
+  const auto num_updates = static_cast<int64_t>(std::ceil(resolve_warmup(options, config)));
   const bool is_shorter = options.warmup_prefix && config.max_num_updates > 0;
   const RunConfig rest =
-      is_shorter ? part_of_run(config, std::max<int64_t>(1, config.max_num_updates - warmup))
+      is_shorter ? part_of_run(config, std::max<int64_t>(1, config.max_num_updates - num_updates))
                  : config;
   const CreateSchedulerFn base_values = constant({.factor = 1.0});
   return make_parts(optimizer, {options.scheduler ? options.scheduler : base_values}, {rest});

@@ -186,7 +186,7 @@ std::string ByteReader::take_line() {
 void rethrow_with_path(const char* what, const std::filesystem::path& path) {
   const std::string prefix = c10::str("cannot read the ", what, " \"", path.string(), "\": ");
   try {
-    throw;
+    throw;  // cppcheck-suppress rethrowNoCurrentException; callers are catching
   } catch (const CorruptFileError& error) {
     throw CorruptFileError(prefix + error.what());
   } catch (const FileError& error) {

@@ -231,6 +231,7 @@ CommandLine::Name CommandLine::find_one(const std::string& name, const std::stri
 
 std::vector<CommandLine::Setting> CommandLine::read_arguments(const Arguments& arguments) const {
   std::vector<Setting> settings;
+  // cppcheck-suppress StlMissingComparison; the loop compares std::next
   for (auto argument = arguments.begin(); argument != arguments.end(); ++argument) {
     LINKBOY_CHECK_AS(UsageError, argument->starts_with("--") && argument->size() > 2, "'",
                      *argument, "' is not an option; all options begin with '--' and a name.");

@@ -135,6 +135,7 @@ void set_progress(CallbackList& callbacks, ProgressBarOptions::Mode mode) {
              is_a<LogMetrics>(callback);
     });
   }
+  // cppcheck-suppress constVariable; the loop assigns to it
   for (auto& callback : callbacks) {
     if (is_a<ProgressBar>(callback)) callback = make<ProgressBar>({.mode = mode});
   }

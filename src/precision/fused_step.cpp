@@ -291,7 +291,7 @@ void step_what_is_left(Optimizer& optimizer) {
   const auto restore = c10::make_scope_exit([&hidden] {
     for (auto& [parameter, gradient] : hidden) parameter.mutable_grad() = std::move(gradient);
   });
-  for (auto& group : optimizer.param_groups()) {
+  for (const auto& group : optimizer.param_groups()) {
     for_each_fusable(group, [&hidden](const Tensor& parameter) {
       hidden.emplace_back(parameter, std::exchange(parameter.mutable_grad(), Tensor()));
     });

@@ -48,6 +48,7 @@ void run(const Recipe& recipe) {
   const linkboy::TrainResult result = trainer.train(
       {.train_dataset = linkboy::TensorDataset(train.images, train.labels),
        .eval_dataset = linkboy::TensorDataset(test.images, test.labels),
+       .per_device_batch_size = settings.train_dataloader.batch_size.value(),
        .train_dataloader_options = train_loader_options(settings.train_dataloader, train),
        .eval_dataloader_options = test_options,
        .num_epochs = settings.train.num_epochs.value(),
