@@ -263,8 +263,10 @@ inline constexpr SchedulerMaker<TimmScheduler> timm_schedule{};
 ///     create_scheduler_fn = by_epoch(cosine({.min_lr = 0.0}))
 ///
 /// A plateau schedule follows its metric at the end of each epoch, with or without `by_epoch`.
-inline CreateSchedulerFn by_epoch(CreateSchedulerFn scheduler) {
-  return timm_schedule({.scheduler = std::move(scheduler), .t_in_epochs = true});
+inline CreateSchedulerFn by_epoch(const CreateSchedulerFn& scheduler) {
+  Recipe recipe = scheduler;
+  recipe.options.emplace_back("by_epoch", "true");
+  return {timm_schedule({.scheduler = scheduler, .t_in_epochs = true}), std::move(recipe)};
 }
 
 }  // namespace linkboy

@@ -184,10 +184,10 @@ class SuccessTest(ProgramTest):
         self.assertLess(norm(gradient_clip_value=1e-4, gradient_clip_norm="inf"), free)
         self.assertIsNone(norm())
 
-    def test_max_steps_ends_in_mid_epoch(self):
+    def test_max_num_updates_ends_in_mid_epoch(self):
         events = self.reported(max_updates=7)
         self.assertEqual([epoch["updates"] for epoch in of_kind(events, "epoch")], [5, 7])
-        self.assertEqual(events[-1]["reason"], "max_steps")
+        self.assertEqual(events[-1]["reason"], "max_num_updates")
         self.assertIsNotNone(events[-1]["test_accuracy"])
 
     def test_accumulation_reduces_the_number_of_updates(self):

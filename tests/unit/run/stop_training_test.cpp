@@ -24,7 +24,7 @@ TEST(MessageOfTest, ReturnsTheMessageOfAnyException) {
 
 TEST(StopReasonTest, HasAName) {
   EXPECT_EQ(to_string(StopReason::finished), "finished");
-  EXPECT_EQ(to_string(StopReason::max_num_updates), "max_steps");
+  EXPECT_EQ(to_string(StopReason::max_num_updates), "max_num_updates");
   EXPECT_EQ(to_string(StopReason::early_stop), "early_stop");
   EXPECT_EQ(to_string(StopReason::nan), "nan");
   EXPECT_EQ(to_string(StopReason::stop_request), "stop_request");

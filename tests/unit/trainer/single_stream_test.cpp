@@ -264,11 +264,11 @@ TEST_F(SingleStreamTest, AnInterruptedEvaluationOfAStreamIsRepeatedFromItsFirstB
             evaluated.push_back(number_of(batch));
             if (!from && evaluated.size() == 6) trainer.request_stop();
           }});
-      train({keep, make<SaveTrainingState>({.directory = states})},
-            {.train_dataset = toy_data(4),
-             .eval_dataloader = stream.loader(),
-             .num_epochs = 3,
-             .resume_from = from});
+      norm_trainer({keep, make<SaveTrainingState>({.directory = states})})
+          .train({.train_dataset = toy_data(4),
+                  .eval_dataloader = stream.loader(),
+                  .num_epochs = 3,
+                  .resume_from = from});
       return evaluated;
     };
     EXPECT_EQ(run(std::nullopt), numbers(0, 6)) << stream;
