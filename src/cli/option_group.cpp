@@ -91,6 +91,7 @@ std::vector<NamedSettings*> selected(Target& target) {
     return target ? std::vector{&*target} : std::vector<NamedSettings*>();
   } else {
     std::vector<NamedSettings*> all;
+    all.reserve(target.size());
     for (NamedSettings& named : target) all.push_back(&named);
     return all;
   }

@@ -201,7 +201,7 @@ bool Heartbeat::has_found_cause() const {
 std::string Heartbeat::find_cause(const std::vector<int64_t>& ranks, const Failure& failure) {
   const std::lock_guard search(state_->search);
   std::unique_lock lock(state_->mutex);
-  const std::string cause = state_->verdict;
+  std::string cause = state_->verdict;
   lock.unlock();
   if (state_->is_settled) return cause;
   state_->is_settled = true;
@@ -232,7 +232,7 @@ std::string Heartbeat::settle(const std::string& mine) {
   state_->mine = mine;
   state_->talk(lock);
   if (state_->verdict.empty()) state_->verdict = mine;  // the store is lost
-  const std::string settled = state_->verdict;
+  std::string settled = state_->verdict;
   lock.unlock();
   if (state_->rank == 0) std::this_thread::sleep_for(2 * kPeriod);
   return settled;

@@ -309,6 +309,7 @@ TrackRun::TrackRun(std::vector<std::shared_ptr<Tracker>> trackers, TrackRunOptio
                        *options.histograms_every_n_epochs, "; it must be at least 1.");
   LINKBOY_CHECK_OPTION(options.flush_seconds >= 0.0, "TrackRun's flush_seconds is ",
                        options.flush_seconds, "; it must not be negative.");
+  // NOLINTNEXTLINE(modernize-make-unique): clang 14 cannot make an aggregate with it
   recorder_.reset(new Recorder{std::move(options), TrackerGroup(std::move(trackers))});
 }
 

@@ -53,7 +53,7 @@ std::string Run::metric_name(std::string_view name) const {
 
 std::string RunState::metric_prefix() const {
   const Evaluation& evaluation = evaluations.current;
-  const std::string prefix = history->metric_name_prefix();
+  std::string prefix = history->metric_name_prefix();
   if (!evaluation.is_in_progress) return prefix;
   const std::string of_set = evaluation.set_name.empty() ? "" : evaluation.set_name + "_";
   return prefix + evaluation.prefix + of_set;

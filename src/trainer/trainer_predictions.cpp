@@ -142,6 +142,7 @@ c10::IValue PredictedRows::concatenated(const std::vector<c10::IValue>& batches)
     for (std::size_t i = 0; i < columns.size(); ++i) columns[i].push_back(elements[i]);
   }
   std::vector<c10::IValue> values;
+  values.reserve(columns.size());
   for (const auto& column : columns) values.push_back(concatenated(column));
   return with_elements(first, std::move(values));
 }
