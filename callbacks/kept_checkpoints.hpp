@@ -20,6 +20,7 @@ class Trainer;
 /// the run that it resumes. Removes a file only after a better one was written.
 class LINKBOY_API KeptCheckpoints {
  public:
+  /// What is kept, and where it is written.
   struct Options {
     /// Number of files to keep. If not set, all are kept.
     std::optional<int64_t> max_files{};
@@ -41,6 +42,7 @@ class LINKBOY_API KeptCheckpoints {
     std::optional<double> value{};
   };
 
+  /// Begins without files.
   explicit KeptCheckpoints(Options options) : options_(std::move(options)) {}
 
   /// The files that are kept, best first; without a metric, newest first.

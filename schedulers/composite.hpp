@@ -44,8 +44,8 @@ class LINKBOY_API CompositeScheduler : public Scheduler {
 
   /// A part, and how many updates it has made.
   struct Turn {
-    std::size_t part;
-    int64_t update;
+    std::size_t part;  ///< Index of the part.
+    int64_t update;    ///< Its number of updates.
   };
 
   /// Sets all fields that any of the parts sets. The main field is that of the first part.

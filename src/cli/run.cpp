@@ -135,10 +135,8 @@ void set_progress(CallbackList& callbacks, ProgressBarOptions::Mode mode) {
              is_a<LogMetrics>(callback);
     });
   }
-  // cppcheck-suppress constVariable; the loop assigns to it
-  for (auto& callback : callbacks) {
-    if (is_a<ProgressBar>(callback)) callback = make<ProgressBar>({.mode = mode});
-  }
+  std::replace_if(callbacks.begin(), callbacks.end(), is_a<ProgressBar>,
+                  make<ProgressBar>({.mode = mode}));
 }
 
 /// Makes all callbacks of the run. A named callback replaces the default one of the same name.

@@ -84,10 +84,10 @@ TrainResult RunSnapshot::trial(const TrainOptions& options) {
 void RunSnapshot::restore() {
   TrainedModules& modules = trainer_.impl_->modules_;
   modules.load(modules.check(modules_, /*with_registered=*/true, "the state before the trial"));
-  const auto trained = trainer_.impl_->optimizers_.bare();
-  for (std::size_t i = 0; i < trained.size(); ++i) {
-    Accelerator::zero_grad(*trained[i]);
-    load_optimizer_state_dict(*trained[i], optimizers_[i]);
+  const auto bare = trainer_.impl_->optimizers_.bare();
+  for (std::size_t i = 0; i < bare.size(); ++i) {
+    Accelerator::zero_grad(*bare[i]);
+    load_optimizer_state_dict(*bare[i], optimizers_[i]);
   }
   Accelerator& accelerator = trainer_.accelerator();
   accelerator.load_state_dict(accelerator_);

@@ -38,6 +38,7 @@ class LINKBOY_API PredictedRows {
   PredictedRows(std::string name, std::string advice)
       : name_(std::move(name)), advice_(std::move(advice)) {}
 
+  /// The name in errors.
   const std::string& name() const { return name_; }
 
   /// Copies the rows of a batch to the CPU.
