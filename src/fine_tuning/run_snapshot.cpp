@@ -86,6 +86,7 @@ void RunSnapshot::restore() {
   modules.load(modules.check(modules_, /*with_registered=*/true, "the state before the trial"));
   const auto bare = trainer_.impl_->optimizers_.bare();
   for (std::size_t i = 0; i < bare.size(); ++i) {
+    // cppcheck-suppress shadowVariable; it takes the call for a declaration
     Accelerator::zero_grad(*bare[i]);
     load_optimizer_state_dict(*bare[i], optimizers_[i]);
   }
