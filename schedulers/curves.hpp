@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "linkboy/export.hpp"
@@ -120,8 +121,11 @@ LINKBOY_API Curve curve_of(const LinearSchedulerOptions& options, const RunConfi
 /// Changes linearly from base * start_factor at n = 0 to base * end_factor at n = num_updates, and
 /// stays there. Equivalent to PyTorch's LinearLR.
 using LinearScheduler = CurveOf<LinearSchedulerOptions>;
-/// Makes a LinearScheduler.
-inline constexpr SchedulerMaker<LinearScheduler> linear{};
+/// Makes a LinearScheduler. A function, because -Wshadow warns of enumerators with the name of an
+/// object.
+inline CreateSchedulerFn linear(LinearSchedulerOptions options = {}) {
+  return scheduler_fn<LinearScheduler>(std::move(options));
+}
 
 struct ExponentialSchedulerOptions {
   /// Factor per update. Must be positive.

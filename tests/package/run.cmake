@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
     linkboy::write_checkpoint(\"${WORK}/x.pt\", {{\"version\", LINKBOY_VERSION}});
     linkboy::vision::resnet18({.num_classes = 2});
     try {
-      linkboy::vision::decode_image(\"${WORK}/x.pt\");
+      (void)linkboy::vision::decode_image(\"${WORK}/x.pt\");
       std::exit(3);
     } catch (const linkboy::CorruptFileError&) {
     }
