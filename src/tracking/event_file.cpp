@@ -12,6 +12,7 @@
 #include <limits>
 #include <system_error>
 
+#include "checkpoint/file_bytes.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
@@ -83,10 +84,10 @@ ProtobufWriter event(double seconds, int64_t step) {
 std::string tf_record(std::string_view bytes) {
   std::string record;
   record.reserve(bytes.size() + 16);
-  append_little_endian(record, static_cast<uint64_t>(bytes.size()));
-  append_little_endian(record, masked_crc(record));
+  record += little_endian(uint64_t{bytes.size()});
+  record += little_endian(masked_crc(record));
   record += bytes;
-  append_little_endian(record, masked_crc(bytes));
+  record += little_endian(masked_crc(bytes));
   return record;
 }
 

@@ -1,20 +1,13 @@
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 
-namespace linkboy {
+#include "checkpoint/file_bytes.hpp"
 
-/// Appends the bytes of a number, the lowest byte first.
-template <class Number>
-void append_little_endian(std::string& bytes, Number value) {
-  for (std::size_t i = 0; i < sizeof(value); ++i) {
-    bytes.push_back(static_cast<char>((value >> (8 * i)) & 0xff));
-  }
-}
+namespace linkboy {
 
 /// Encodes one Protocol Buffers message, field by field. Supports only the types that event files
 /// need. This is less code than a build with protoc and its library would add.
@@ -27,12 +20,12 @@ class ProtobufWriter {
   }
   ProtobufWriter& add_double(int field, double value) {
     add_key(field, kFixed64);
-    append_little_endian(bytes_, std::bit_cast<uint64_t>(value));
+    bytes_ += little_endian(value);
     return *this;
   }
   ProtobufWriter& add_float(int field, float value) {
     add_key(field, kFixed32);
-    append_little_endian(bytes_, std::bit_cast<uint32_t>(value));
+    bytes_ += little_endian(value);
     return *this;
   }
   /// Adds a string, bytes, or an encoded message.
@@ -48,7 +41,7 @@ class ProtobufWriter {
   /// Adds a packed `repeated double`.
   ProtobufWriter& add_doubles(int field, std::span<const double> values) {
     std::string packed;
-    for (const double value : values) append_little_endian(packed, std::bit_cast<uint64_t>(value));
+    for (const double value : values) packed += little_endian(value);
     return add_bytes(field, packed);
   }
 
