@@ -17,7 +17,7 @@ LINKBOY_API CallbackList default_callbacks();
 namespace detail {
 
 /// Returns a MetricCallback, or an empty list without metrics.
-LINKBOY_API CallbackList callbacks_of(const MetricCollection& metrics);
+CallbackList callbacks_of(const MetricCollection& metrics);
 
 }  // namespace detail
 

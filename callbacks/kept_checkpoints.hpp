@@ -38,7 +38,8 @@ class LINKBOY_API KeptCheckpoints {
     int64_t epoch = 0;
     /// The path of the checkpoint.
     std::filesystem::path path;
-    /// The value of the metric. A file without a value replaces all others.
+    /// The value of the metric. A file without a value is kept before all
+    /// others.
     std::optional<double> value{};
   };
 

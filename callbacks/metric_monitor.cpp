@@ -22,7 +22,9 @@ std::optional<double> MetricMonitor::new_value(Trainer& trainer) {
   } catch (const Error& error) {
     throw Error(c10::str(error.what(),
                          " Set the option `monitor` of EarlyStopping, SaveBestModel "
-                         "or ModelEma to one of them; names with eval_ need evaluation data."));
+                         "or ModelEma to one of them. Names with eval_ need evaluation data. A "
+                         "callback that records the metric must be called earlier: "
+                         "set_phase(Phase::record)."));
   }
 }
 

@@ -89,6 +89,7 @@ struct ModelSummaryOptions {
   std::function<c10::IValue(const Batch&)> forward{};
 
   LINKBOY_FIELDS(max_depth);
+  LINKBOY_FUNCTIONS(forward);
 };
 
 /// Prints a table of the model's modules after the first forward pass of a run: type, output shape,

@@ -42,6 +42,7 @@ struct PreciseBatchNormOptions {
   /// input.
   ForwardForStatistics forward{};
   LINKBOY_FIELDS(num_batches, every_n_epochs);
+  LINKBOY_FUNCTIONS(forward);
 };
 
 /// Calls `update_batch_norm` at the end of training epochs, before the evaluation. The result

@@ -100,7 +100,7 @@ ProgressBar::Clock::duration ProgressBar::interval() const {
 }
 
 void ProgressBar::open(Trainer& trainer, Phase phase) {
-  if (options_.mode == Mode::none || !trainer.accelerator().is_local_main_process()) return;
+  if (options_.mode == Mode::none || !trainer.accelerator().is_main_process()) return;
   phase.start = Clock::now();
   phase.next_drawing = phase.start + interval();
   phases_.push_back(std::move(phase));

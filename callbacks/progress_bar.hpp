@@ -45,8 +45,8 @@ struct ProgressBarOptions {
 
 /// Shows the progress of an epoch: percentage, batches, elapsed and remaining time, samples per
 /// second, mean loss so far and learning rate. A narrow terminal shows only some of these. Reads
-/// the loss only when it draws. Writes only on the first process of each host. Uses colours on a
-/// terminal, unless NO_COLOR is set.
+/// the loss only when it draws. Writes only on the main process. Uses colours on a terminal,
+/// unless NO_COLOR is set.
 ///
 /// An evaluation within an epoch has its own bar, and its time is not included in the epoch's bar.
 /// Lines from Trainer::print appear above the bar.

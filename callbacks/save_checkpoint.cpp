@@ -153,13 +153,6 @@ std::filesystem::path checkpoint_of_epoch(const std::filesystem::path& directory
   return directory / name_of(kEpochPrefix, chosen);
 }
 
-void start_schedules(Trainer& trainer) {
-  if (Scheduler* const own = trainer.scheduler()) own->start();
-  for (const std::string& name : trainer.registered_optimizers()) {
-    if (Scheduler* const registered = trainer.scheduler(name)) registered->start();
-  }
-}
-
 void LoadCheckpoint::on_init_end(Trainer&) { has_loaded_ = has_trained_ = false; }
 
 void LoadCheckpoint::on_training_run_start(Trainer& trainer) {
@@ -191,7 +184,6 @@ void LoadCheckpoint::load(Trainer& trainer, CheckpointParts parts) {
   }();
   trainer.load_checkpoint(path, parts);
   trainer.print("Loaded the checkpoint " + path);
-  if (parts.optimizer || parts.scheduler) start_schedules(trainer);
 }
 
 }  // namespace linkboy

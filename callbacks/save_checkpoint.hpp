@@ -87,11 +87,6 @@ inline constexpr Maker<SaveCheckpoint> save_checkpoint{};
 LINKBOY_API std::filesystem::path checkpoint_of_epoch(const std::filesystem::path& directory,
                                                       std::optional<int64_t> epoch = {});
 
-/// Sets the optimizers' learning rates (and other scheduled fields) to the current values of the
-/// run's schedules. If `Trainer::load_checkpoint` has loaded the schedules' states, these are the
-/// values at the checkpoint's last update.
-LINKBOY_API void start_schedules(Trainer& trainer);
-
 struct LoadCheckpointOptions {
   /// A checkpoint, or a directory that SaveCheckpoint wrote to.
   std::filesystem::path path = "checkpoints";

@@ -140,7 +140,6 @@ void SaveTrainingState::load_initial(Trainer& trainer) const {
   if (std::filesystem::is_directory(path)) path /= kTrainingStateFile;
   trainer.load_checkpoint(path);
   trainer.print(fmt::format("Loaded the initial checkpoint {}", path.string()));
-  start_schedules(trainer);
 }
 
 /// Warns about states of other runs, because the user may have wanted to resume one of them.

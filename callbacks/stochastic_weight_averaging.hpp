@@ -54,6 +54,7 @@ struct StochasticWeightAveragingOptions {
 
   LINKBOY_FIELDS(start_after, every_n_updates, swa_lr, num_annealing_updates, annealing,
                  update_batch_norm, evaluate);
+  LINKBOY_FUNCTIONS(forward);
 };
 
 /// Stochastic weight averaging (Izmailov et al., 2018): computes the unweighted mean of the model's

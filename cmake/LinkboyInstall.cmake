@@ -94,7 +94,7 @@ foreach(component IN LISTS linkboy_components)
 endforeach()
 
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/README.md"
-  "${PROJECT_SOURCE_DIR}/CHANGELOG.md"
+  "${PROJECT_SOURCE_DIR}/CHANGELOG.md" "${PROJECT_SOURCE_DIR}/docs/options.md"
   DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT Development)
 
 if(PROJECT_IS_TOP_LEVEL)

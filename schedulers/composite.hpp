@@ -265,7 +265,11 @@ inline constexpr SchedulerMaker<TimmScheduler> timm_schedule{};
 /// A plateau schedule follows its metric at the end of each epoch, with or without `by_epoch`.
 inline CreateSchedulerFn by_epoch(const CreateSchedulerFn& scheduler) {
   Recipe recipe = scheduler;
-  recipe.options.emplace_back("by_epoch", "true");
+  const std::pair<std::string, std::string> option("by_epoch", "true");
+  const auto& options = recipe.options;
+  if (std::find(options.begin(), options.end(), option) == options.end()) {
+    recipe.options.push_back(option);
+  }
   return {timm_schedule({.scheduler = scheduler, .t_in_epochs = true}), std::move(recipe)};
 }
 

@@ -124,6 +124,7 @@ struct CyclicSchedulerOptions {
 
   LINKBOY_FIELDS(base_lr, max_lr, step_size_up, step_size_down, mode, gamma, cycle_momentum,
                  base_momentum, max_momentum, field);
+  LINKBOY_FUNCTIONS(scale_fn);
 };
 
 /// Moves linearly up and down between `base_lr` and `max_lr` in cycles. Equivalent to PyTorch's

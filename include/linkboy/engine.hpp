@@ -47,9 +47,9 @@ struct EngineOptions {
 
 /// Performs the updates of a hand-written loop. `initialize` creates it.
 ///
-///     auto [engine, train_dataloader, test_loader, scheduler] = linkboy::initialize(
-///         model, optimizer, torch::nn::CrossEntropyLoss(), train_loader_of_all,
-///         test_loader_of_all, linkboy::cosine({}), {.num_epochs = 90, .gradient_clip_norm = 1.0});
+///     auto [engine, train_dataloader, eval_dataloader, scheduler] = linkboy::initialize(
+///         model, optimizer, torch::nn::CrossEntropyLoss(), train_data, eval_data,
+///         linkboy::cosine(), {.num_epochs = 90, .gradient_clip_norm = 1.0});
 ///     for (int64_t epoch = 1; epoch <= 90; ++epoch) {
 ///       engine.train();
 ///       for (const linkboy::Batch& batch : train_dataloader->batches(epoch)) {
@@ -131,8 +131,8 @@ class LINKBOY_API Engine {
   /// it to `batches` or `iterate` of the training loader.
   int64_t micro_step() const;
   /// Whether the run must continue. With `max_num_updates`, true until the number of updates
-  /// reaches it; with `num_epochs` alone, until that number of epochs is complete; with neither,
-  /// always true.
+  /// reaches it; with `num_epochs` alone, until that number of epochs is complete.
+  /// @throws OptionError if neither is set.
   [[nodiscard]] bool has_updates_left();
 
   /// Returns the 2-norm of the last update's gradients before clipping, a scalar on the device;
@@ -158,8 +158,9 @@ class LINKBOY_API Engine {
   /// @throws Error in the middle of an accumulation window.
   /// @note Collective.
   [[nodiscard]] StateDict state_dict();
-  /// Restores a state that `state_dict` returned. The loop continues with epoch `num_epochs() + 1`
-  /// at batch `micro_step()`. To continue with a longer schedule or another one, first call
+  /// Restores a state that `state_dict` returned. The loop must continue with epoch
+  /// `num_epochs() + 1` at batch `micro_step()`; its first forward pass with other batches of the
+  /// loader throws Error. To continue with a longer schedule or another one, first call
   /// `scheduler()->allow_changed_lengths(true)`.
   /// @throws Error if a part is missing or does not fit; nothing has changed in this case.
   /// @note Collective.

@@ -41,16 +41,20 @@ LINKBOY_API Forward make_any_forward(torch::nn::AnyModule module);
 LINKBOY_API [[noreturn]] void throw_unknown_output(const std::string& module_name);
 LINKBOY_API [[noreturn]] void throw_wrong_inputs(const std::string& module_name,
                                                  std::size_t num_inputs,
-                                                 const std::string& accepted);
+                                                 const std::vector<std::size_t>& accepted);
+
+/// Whether `forward` of M accepts this number of tensors.
+template <class M, std::size_t... I>
+constexpr bool accepts_tensors(std::index_sequence<I...>) {
+  return requires(M & module, c10::ArrayRef<at::Tensor> inputs) { module.forward(inputs[I]...); };
+}
 
 /// Calls `module.forward` if it accepts this number of tensors and `inputs` has as many.
-/// @param accepted  The number is appended if `forward` accepts it.
 /// @return Whether `forward` was called.
 template <class M, std::size_t... I>
 bool forward_tensors(M& module, c10::ArrayRef<at::Tensor> inputs, c10::IValue& output,
-                     std::string& accepted, std::index_sequence<I...>) {
-  if constexpr (requires { module.forward(inputs[I]...); }) {
-    accepted += (accepted.empty() ? "" : ", ") + std::to_string(sizeof...(I));
+                     std::index_sequence<I...> indices) {
+  if constexpr (accepts_tensors<M>(indices)) {
     if (inputs.size() != sizeof...(I)) return false;
     using Output = std::remove_cvref_t<decltype(module.forward(inputs[I]...))>;
     if constexpr (std::is_constructible_v<c10::IValue, Output>) {
@@ -69,10 +73,12 @@ bool forward_tensors(M& module, c10::ArrayRef<at::Tensor> inputs, c10::IValue& o
 template <class M, std::size_t... N>
 c10::IValue forward_module(M& module, c10::ArrayRef<at::Tensor> inputs, std::index_sequence<N...>) {
   c10::IValue output;
-  std::string accepted;
-  const bool was_called =
-      (forward_tensors(module, inputs, output, accepted, std::make_index_sequence<N + 1>()) || ...);
-  if (!was_called) throw_wrong_inputs(module.name(), inputs.size(), accepted);
+  if (!(forward_tensors(module, inputs, output, std::make_index_sequence<N + 1>()) || ...)) {
+    std::vector<std::size_t> accepted;
+    ((accepts_tensors<M>(std::make_index_sequence<N + 1>()) ? accepted.push_back(N + 1) : void()),
+     ...);
+    throw_wrong_inputs(module.name(), inputs.size(), accepted);
+  }
   return output;
 }
 

@@ -338,7 +338,8 @@ class LINKBOY_API Trainer {
   /// Loads the parts that both the file and the Trainer have, and prints which parts only one of
   /// them has. All processes read the file. If a host does not have the file, or has a different
   /// one (in its size or its last MiB), its processes receive the contents from rank 0. Waits for
-  /// an asynchronous save.
+  /// an asynchronous save. Before the first epoch of a training run, the learning rates (and other
+  /// scheduled fields) are then the current values of the schedules.
   /// @return The extras.
   /// @throws FileError if the file cannot be read; Error that lists the names if a part does not
   ///         fit. In both cases, nothing has changed.
@@ -452,8 +453,6 @@ class LINKBOY_API Trainer {
   ///         optimizer is null; OptionError if the optimizer is an LBFGS.
   void register_optimizer(std::string name, std::shared_ptr<torch::optim::Optimizer> optimizer,
                           CreateSchedulerFn create_scheduler_fn = {});
-  /// The names of the registered optimizers, in the order of registration.
-  std::vector<std::string> registered_optimizers() const;
 
  private:
   friend class RunSnapshot;

@@ -297,7 +297,9 @@ void Accelerator::settle_optimizer_steps() {
 }
 
 void Accelerator::zero_grad(torch::optim::Optimizer& optimizer) {
-  for (const auto& parameter : parameters_of(optimizer)) parameter.mutable_grad().reset();
+  for (auto& group : optimizer.param_groups()) {
+    for (at::Tensor& parameter : group.params()) parameter.mutable_grad().reset();
+  }
 }
 
 void Accelerator::drop_gradients(const std::vector<torch::optim::Optimizer*>& optimizers) {

@@ -131,7 +131,7 @@ class EpochLoader final : public DataLoader {
 };
 
 void check_engine_options(const EngineOptions& options, const torch::optim::Optimizer* optimizer,
-                          bool has_train_loader, bool has_scheduler) {
+                          bool has_train_dataloader, bool has_scheduler) {
   LINKBOY_CHECK_OPTION(optimizer != nullptr, "the optimizer is null; initialize needs one.");
   LINKBOY_CHECK_OPTION(!needs_closure(*optimizer),
                        "the optimizer is an LBFGS, which evaluates the loss several times in an "
@@ -147,7 +147,7 @@ void check_engine_options(const EngineOptions& options, const torch::optim::Opti
       options.num_epochs,
       "neither num_epochs nor max_num_updates is set; the scheduler needs one of them "
       "to know the length of the run.");
-  LINKBOY_CHECK_OPTION(has_train_loader,
+  LINKBOY_CHECK_OPTION(has_train_dataloader,
                        "num_epochs is set, but without a training loader the length of an epoch is "
                        "unknown. Set max_num_updates.");
 }
@@ -194,12 +194,12 @@ struct Engine::Implementation {
   /// If ranks made different numbers of updates or collective calls, they would wait for each other
   /// forever. Therefore this check comes before the first call that depends on any of these values.
   void check_same_on_all_ranks(const EngineOptions& options, const DataLoader* train_dataloader,
-                               bool has_eval_loader, bool has_scheduler) const {
+                               bool has_eval_dataloader, bool has_scheduler) const {
     if (accelerator_->num_processes() == 1) return;
     std::vector<std::string> lines{
         c10::str("batches per epoch = ",
                  train_dataloader != nullptr ? train_dataloader->size() : 0),
-        c10::str("an evaluation loader = ", has_eval_loader),
+        c10::str("an evaluation loader = ", has_eval_dataloader),
         c10::str("a scheduler = ", has_scheduler)};
     for (const auto& [name, value] : options_to_text(options))
       lines.push_back(name + " = " + value);
@@ -222,8 +222,20 @@ struct Engine::Implementation {
 
   void begin_micro_step() {
     place_->follow();
+    if (resumed_at_) check_resumes_there(*std::exchange(resumed_at_, std::nullopt));
     if (std::exchange(place_->has_begun, true)) return;
     accelerator_->begin_micro_step(place_->micro_step, place_->num_micro_steps);
+  }
+
+  void check_resumes_there(const Reading& expected) const {
+    if (!place_->followed) return;  // the loop has batches of its own
+    const Reading& actual = *place_->followed;
+    LINKBOY_CHECK(actual.epoch == expected.epoch && actual.first_batch == expected.first_batch,
+                  "the Engine's state continues at batch ", expected.first_batch, " of epoch ",
+                  expected.epoch, ", but the loop trains from batch ", actual.first_batch,
+                  " of epoch ", actual.epoch,
+                  ". Begin the loop with epoch = engine.num_epochs() + 1 and take batches(epoch, "
+                  "engine.micro_step()) of the loader.");
   }
 
   /// Waits only for an update that can be the last.
@@ -325,6 +337,7 @@ struct Engine::Implementation {
   std::optional<int64_t> max_num_epochs_;
   int64_t num_updates_ = 0;
   int64_t num_epochs_ = 0;
+  std::optional<Reading> resumed_at_;  // until the loop continues there
 };
 
 Engine::Engine(std::unique_ptr<Implementation> implementation) : impl_(std::move(implementation)) {}
@@ -388,6 +401,9 @@ int64_t Engine::num_epochs() const { return impl_->num_epochs_; }
 int64_t Engine::micro_step() const { return impl_->place_->micro_step; }
 
 bool Engine::has_updates_left() {
+  LINKBOY_CHECK_OPTION(impl_->max_num_updates_ || impl_->max_num_epochs_,
+                       "neither num_epochs nor max_num_updates is set, so a loop that calls "
+                       "has_updates_left would never end. Set one of them.");
   if (impl_->max_num_updates_) return num_updates() < *impl_->max_num_updates_;
   return !impl_->max_num_epochs_ || num_epochs() < *impl_->max_num_epochs_;
 }
@@ -459,6 +475,9 @@ void Engine::load_state_dict(const StateDict& state) {
         micro_step_in_this_run(own, *run.train_dataloader_, run.accelerator_->num_processes(),
                                run.config_.gradient_accumulation_steps, "the Engine's state");
   }
+  StateDict before;
+  run.add_parts(before);
+  for (const auto& [part, unused] : before.entries()) static_cast<void>(own.get_dict(part));
   StateDict schedule;
   Scheduler* const scheduler = run.trained_.scheduler();
   if (scheduler != nullptr) {
@@ -467,8 +486,6 @@ void Engine::load_state_dict(const StateDict& state) {
   }
 
   // If one of these rejects its state, restore all of them.
-  StateDict before;
-  run.add_parts(before);
   try {
     run.load_parts(own);
     load_optimizer_state_dict(*run.trained_, weights.get_dict(kOptimizer));
@@ -482,6 +499,7 @@ void Engine::load_state_dict(const StateDict& state) {
   run.num_updates_ = num_updates;
   run.num_epochs_ = num_epochs;
   run.has_gradients_ = false;
+  run.resumed_at_ = Reading{.epoch = num_epochs + 1, .first_batch = micro_step};
   *run.place_ = {.epoch = num_epochs,
                  .micro_step = micro_step,
                  .may_continue = std::move(run.place_->may_continue)};

@@ -106,4 +106,10 @@ c10::impl::GenericDict make_guarded_dict(
   return dict;
 }
 
+StateDict deep_copy(const StateDict& state) {
+  StateDict copy;
+  for (const auto& [name, value] : state.entries()) copy.set(name, value.deepcopy());
+  return copy;
+}
+
 }  // namespace linkboy

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "linkboy/checkpoint/state_dict.hpp"
+
 namespace linkboy {
 
 /// Maximum number of nested containers in a checkpoint, for both writing and reading.
@@ -30,6 +32,9 @@ using MapLeaf = std::function<c10::IValue(const c10::IValue& leaf, const ValuePa
 /// @throws Error if they are nested deeper than kMaxTreeDepth, or if a key is not a string, number
 ///         or bool.
 c10::IValue map_leaves(const c10::IValue& value, const MapLeaf& map);
+
+/// Copies all tensors, lists, tuples and dicts.
+StateDict deep_copy(const StateDict& state);
 
 /// Returns a list without an element type.
 template <class Items>

@@ -62,6 +62,7 @@ struct SaveOptions {
       saved.set(key, key == "foreach" || key == "fused" ? c10::IValue() : c10::IValue(false));
     }
   }
+  void added_later(const char* key, bool value) { saved.set(key, value); }
   void refused(const char* key) { saved.set(key, false); }
   void required(const char* key, bool value, const char*) { saved.set(key, value); }
 
@@ -72,7 +73,8 @@ struct SaveOptions {
 struct LoadOptions {
   void operator()(const char* key, double& value) const { value = number(saved, key); }
   void operator()(const char* key, int64_t& value) const { value = saved.get_int(key); }
-  void operator()(const char* key, bool& value) const {  // Python adds some of these later
+  void operator()(const char* key, bool& value) const { value = saved.get_bool(key); }
+  void added_later(const char* key, bool& value) const {
     value = is_set(saved, key) && saved.get_bool(key);
   }
   void operator()(const char* key, std::optional<int64_t>& value) const {
@@ -180,7 +182,7 @@ struct SgdLayout
     visit("momentum", options.momentum());
     visit("dampening", options.dampening());
     visit("weight_decay", options.weight_decay());
-    visit("nesterov", options.nesterov());
+    visit.added_later("nesterov", options.nesterov());
     visit.of_python({"maximize", "foreach", "differentiable", "fused"});
   }
 

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <regex>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -46,6 +47,13 @@ std::string with_underscores(std::string name) {
   return name;
 }
 
+/// Returns the text without the blanks around it.
+std::string stripped(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  return std::string(text.substr(0, text.find_last_not_of(kBlanks) + 1));
+}
+
 void print_error(const std::string& program, const std::string& message,
                  const std::string& advice = "") noexcept {
   std::cout.flush();  // earlier output of the program comes first
@@ -74,6 +82,10 @@ void check_standard_output() {
 int run_main(int argc, const char* const* argv,
              const std::function<void(const Arguments&)>& body) noexcept {
   std::string program = "program";
+  const auto end_with_advice = [&](const Error& error) {
+    print_error(name_in_errors(program), error.what(), "See " + program + " --help.\n");
+    return 2;
+  };
   try {
     if (argc > 0) program = std::filesystem::path(argv[0]).filename().string();
     int status = 0;
@@ -86,8 +98,9 @@ int run_main(int argc, const char* const* argv,
     if (status < kKilledBySignal) check_standard_output();
     return status;
   } catch (const UsageError& error) {
-    print_error(name_in_errors(program), error.what(), "See " + program + " --help.\n");
-    return 2;
+    return end_with_advice(error);
+  } catch (const OptionError& error) {
+    return end_with_advice(error);
   } catch (...) {
     print_error(name_in_errors(program), message_of(std::current_exception()));
   }
@@ -211,6 +224,8 @@ CommandLine::Name CommandLine::find_one(const std::string& name, const std::stri
   if (!found.empty()) {
     throw UsageError(what + "ambiguous; it may be " + listed(found) + ". Use the full name.");
   }
+  LINKBOY_CHECK_AS(UsageError, !in_file || find(name, /*in_file=*/false).size() != 1, place, "'",
+                   name, "' is allowed only on the command line.");
   std::vector<Name> all = names(in_file);
   for (const auto& [alias, own] : aliases_) all.push_back({alias});
   const auto distance = [&](const Name& each) { return edit_distance(name, each.name); };
@@ -218,7 +233,7 @@ CommandLine::Name CommandLine::find_one(const std::string& name, const std::stri
     return distance(a) < distance(b);
   });
   std::string advice;
-  if (distance(*closest) <= std::max<std::size_t>(2, name.size() / 3)) {
+  if (closest != all.end() && distance(*closest) <= std::max<std::size_t>(2, name.size() / 3)) {
     advice = " Did you mean " + shown(closest->name) + "?";
   } else {
     std::erase_if(all, [&](const Name& each) {
@@ -264,28 +279,30 @@ CommandLine::Setting CommandLine::setting_from_file(const std::string& place,
 
 std::vector<CommandLine::Setting> CommandLine::read_config_file(
     const std::filesystem::path& path) const {
-  const std::string place = path.string() + ": ";
   std::error_code ignored;
   std::ifstream file(path);
   LINKBOY_CHECK_AS(UsageError, file && !std::filesystem::is_directory(path, ignored),
                    "cannot read the config file '", path.string(),
                    "'; it must be a JSON object or a text file of name=value lines. Check the "
                    "path.");
-  const std::string content{std::istreambuf_iterator<char>(file), {}};
-  constexpr const char* kBlanks = " \t\r\n\xEF\xBB\xBF";  // and the byte order mark
-  const std::size_t begin = std::min(content.find_first_not_of(kBlanks), content.size());
-  if (content[begin] == '{') return read_json(content, place);
-  std::istringstream lines(content.substr(begin));
+  std::string content{std::istreambuf_iterator<char>(file), {}};
+  if (content.starts_with("\xEF\xBB\xBF")) content.erase(0, 3);  // a byte order mark
+  if (path.extension() == ".json" || stripped(content).starts_with('{'))
+    return read_json(content, path.string() + ": ");
+  // Boost's parser would cut "out/#1" and take a line that begins with "[" for a heading.
   std::vector<Setting> settings;
-  try {
-    for (const po::option& item :
-         po::parse_config_file(lines, po::options_description(), /*allow_unregistered=*/true)
-             .options) {
-      settings.push_back(setting_from_file(place, item.string_key, item.value.at(0)));
-    }
-  } catch (const po::error& error) {
-    throw UsageError(place + error.what() +
-                     "; each line must be name=value, or a comment after #.");
+  std::istringstream lines(content);
+  std::string line;
+  for (int64_t number = 1; std::getline(lines, line); ++number) {
+    const std::string text = stripped(std::regex_replace(line, std::regex("(^|\\s)#.*"), ""));
+    if (text.empty()) continue;
+    const std::string place = c10::str(path.string(), ":", number, ": ");
+    const std::size_t equals = text.find('=');
+    LINKBOY_CHECK_AS(UsageError, equals != std::string::npos && equals > 0, place, "'", text,
+                     "' is not name=value. Each line must be name=value or a comment after '#', or "
+                     "the whole file must be a JSON object.");
+    settings.push_back(setting_from_file(place, stripped(text.substr(0, equals)),
+                                         stripped(text.substr(equals + 1))));
   }
   return settings;
 }
@@ -339,6 +356,11 @@ void CommandLine::check_unique(const std::vector<Setting>& settings) {
 bool CommandLine::parse(const Arguments& arguments) { return parse(arguments, std::cout); }
 
 bool CommandLine::parse(const Arguments& arguments, std::ostream& out) {
+  std::set<std::string> taken;
+  for (const Name& each : names(/*in_file=*/false)) {
+    LINKBOY_CHECK(taken.insert(with_underscores(each.name)).second, "there are two options --",
+                  each.name, "; give each its own name.");
+  }
   std::vector<Setting> settings = read_arguments(arguments);
   const auto given = [&](const char* name) {
     const auto is_it = [&](const Setting& setting) {

@@ -72,7 +72,9 @@ class FileLogger final : public Logger {
 
   /// Without a longer-lived buffer, no message is lost if the process is killed.
   void append(int64_t rank, const std::string& line) const {
-    std::ofstream file(path_of(rank), std::ios::app);
+    const std::filesystem::path path = path_of(rank);
+    std::filesystem::create_directories(path.parent_path());  // its name may contain the rank
+    std::ofstream file(path, std::ios::app);
     file << line << std::flush;
     if (!file) throw Error(std::generic_category().message(errno));
   }

@@ -97,6 +97,17 @@ std::vector<NamedSettings*> selected(Target& target) {
   }
 }
 
+/// Adds the options of an object of the same name that are not given.
+NamedSettings over(const NamedSettings& base, NamedSettings given) {
+  if (base.name != given.name) return given;
+  for (const auto& setting : base.settings) {
+    const bool is_given = std::any_of(given.settings.begin(), given.settings.end(),
+                                      [&](const auto& own) { return own.first == setting.first; });
+    if (!is_given) given.settings.push_back(setting);
+  }
+  return given;
+}
+
 }  // namespace
 
 NamedSettings NamedSettings::parse(const std::string& text) {
@@ -128,16 +139,30 @@ OptionGroup& OptionGroup::add_named(std::string name, Target* target, NamedChoic
   Option option{.name = name, .value_name = "NAME[:KEY=VALUE,...]", .help = std::move(help)};
   option.is_named = true;
   if constexpr (std::is_same_v<Target, std::vector<NamedSettings>>) {
-    option.help += " May be given several times.";
+    option.help += " May be given several times; none removes all.";
     option.is_list = true;
+    for (const NamedSettings& named : *target) {
+      option.default_text += (option.default_text.empty() ? "" : " ") + named.to_string();
+    }
     option.clear = [target] { target->clear(); };
-    option.assign = [target](const std::string& text) {
-      target->push_back(NamedSettings::parse(text));
+    option.assign = [target, defaults = *target](const std::string& text) {
+      if (text == "none") return target->clear();
+      NamedSettings named = NamedSettings::parse(text);
+      const auto base = std::find_if(defaults.begin(), defaults.end(),
+                                     [&](const auto& each) { return each.name == named.name; });
+      target->push_back(base == defaults.end() ? named : over(*base, std::move(named)));
     };
   } else {
     option.default_text = to_text(*target);
     option.keys = all_keys(choices);
-    option.assign = [target](const std::string& text) { *target = from_text<Target>(text); };
+    option.assign = [target](const std::string& text) {
+      Target given = from_text<Target>(text);
+      const auto objects = selected(given);
+      if (!objects.empty() && !selected(*target).empty()) {
+        *objects[0] = over(*selected(*target)[0], *objects[0]);
+      }
+      *target = std::move(given);
+    };
     option.assign_key = [=](const std::string& key, const std::string& text) {
       const auto objects = selected(*target);
       LINKBOY_CHECK_AS(UsageError, !objects.empty(), "--", name, ".", key, " is given, but --",

@@ -47,13 +47,17 @@ class RunConfiguration final : public Callback {
     if (before.is_discarded()) return;
     const auto now = nlohmann::json::parse(config_).flatten();
     const auto flat = before.flatten();
+    bool is_ignored = false;
     for (const auto& [path, value] : now.items()) {
       const bool is_place = path == "/resume_from";
       if (is_place || flat.value(path, nlohmann::json()) == value) continue;
       const std::string old = flat.contains(path) ? flat[path].dump() : "not set";
       trainer.print("Configuration changed since the saved state: " + path.substr(1) + " is " +
                     value.dump() + ", was " + old);
+      // The state has the values of the optimizer and the schedule.
+      is_ignored = is_ignored || path.starts_with("/optimizer/");
     }
+    if (is_ignored) trainer.print("The run keeps the saved values of the optimizer");
   }
 
  protected:
@@ -87,9 +91,8 @@ std::shared_ptr<Callback> make_named_callback(const NamedSettings& named,
   return make_callback(named.name, options);
 }
 
-std::shared_ptr<Callback> make_metric_callback(const RunSettings& settings) {
-  if (settings.metrics.empty()) return nullptr;
-  MetricCollection metrics;
+/// Adds the metrics of the configuration to those of the program.
+MetricCollection make_metrics(const RunSettings& settings, MetricCollection metrics) {
   for (const NamedSettings& named : settings.metrics) {
     std::string name = recorded_name(named.name);
     TextSettings options = named.settings;
@@ -100,7 +103,7 @@ std::shared_ptr<Callback> make_metric_callback(const RunSettings& settings) {
     });
     metrics.add(name, make_metric(named.name, options));
   }
-  return std::make_shared<MetricCallback>(std::move(metrics));
+  return metrics;
 }
 
 /// Makes the callback that records the run; null without trackers.
@@ -139,34 +142,68 @@ void set_progress(CallbackList& callbacks, ProgressBarOptions::Mode mode) {
                   make<ProgressBar>({.mode = mode}));
 }
 
-/// Makes all callbacks of the run. A named callback replaces the default one of the same name.
-CallbackList make_callbacks(const RunSettings& settings, const std::string& config) {
-  CallbackList named;
+/// Saves a training state if a stop request ends a run that saves no other states.
+class SaveWhenStopped final : public Callback {
+ public:
+  explicit SaveWhenStopped(SaveTrainingStateOptions options) : options_(std::move(options)) {}
+
+  void on_train_update_end(Trainer& trainer) override {
+    if (trainer.requested_stop() == StopReason::stop_request) save(trainer);
+  }
+  void on_stop_training_error(Trainer& trainer, const StopTraining& stop) override {
+    if (stop.reason() == StopReason::stop_request && trainer.can_save_training_state()) {
+      save(trainer);
+    }
+  }
+
+ protected:
+  Phase default_phase() const override { return Phase::save; }
+
+ private:
+  /// Only now, so that other runs of the program may use the same folder until then.
+  void save(Trainer& trainer) {
+    if (std::exchange(has_saved_, true)) return;
+    try {
+      SaveTrainingState saver(options_);
+      saver.on_training_run_claim(trainer);
+      saver.on_training_run_start(trainer);
+      saver.on_stop_training_error(trainer, StopTraining(""));
+      saver.on_training_run_end(trainer);
+      trainer.print("Saved a training state; continue with --resume_from latest");
+    } catch (const Error& error) {
+      trainer.log(LogLevel::error, c10::str("the training state was not saved: ", error.what()));
+    }
+  }
+
+  SaveTrainingStateOptions options_;
+  bool has_saved_ = false;
+};
+
+/// Makes the parts of the Trainer that the configuration determines. A named callback replaces the
+/// default one of the same name.
+TrainerOptions make_trainer_options(const RunSettings& settings, const std::string& config,
+                                    const RunProgram& program) {
+  TrainerOptions parts;
   for (const NamedSettings& each : settings.callbacks) {
-    named.push_back(as_usage("callbacks", [&] { return make_named_callback(each, settings); }));
+    parts.callbacks.push_back(
+        as_usage("callbacks", [&] { return make_named_callback(each, settings); }));
   }
-  const auto add = [&](std::shared_ptr<Callback> callback) {
-    if (callback) named.push_back(std::move(callback));
-  };
-  add(as_usage("metrics", [&] { return make_metric_callback(settings); }));
-  add(as_usage("trackers", [&] { return make_track_run(settings, config); }));
-  const auto all = as_usage("callbacks", [&] { return CallbackHandler(named); });
-  CallbackList callbacks =
-      settings.default_callbacks ? default_callbacks() : low_overhead_callbacks();
-  set_progress(callbacks, settings.progress);
-  callbacks.push_back(std::make_shared<StopOnSignal>());
-  if (saves_states(settings)) {
-    SaveTrainingStateOptions options = settings.states;
-    options.directory = states_directory(settings);
-    callbacks.push_back(std::make_shared<SaveTrainingState>(std::move(options)));
+  parts.metrics = as_usage("metrics", [&] { return make_metrics(settings, program.metrics); });
+  if (auto track_run = as_usage("trackers", [&] { return make_track_run(settings, config); })) {
+    parts.callbacks.push_back(std::move(track_run));
   }
-  const auto names = all.names();
-  std::erase_if(callbacks, [&](const auto& callback) {
-    return std::find(names.begin(), names.end(), callback->name()) != names.end();
-  });
-  callbacks.insert(callbacks.end(), named.begin(), named.end());
-  callbacks.push_back(std::make_shared<RunConfiguration>(config));
-  return callbacks;
+  parts.callbacks.push_back(std::make_shared<RunConfiguration>(config));
+  if (!settings.default_callbacks) parts.default_callbacks = low_overhead_callbacks();
+  set_progress(parts.default_callbacks, settings.progress);
+  parts.default_callbacks.push_back(std::make_shared<StopOnSignal>());
+  SaveTrainingStateOptions states = settings.states;
+  states.directory = states_directory(settings);
+  parts.default_callbacks.push_back(
+      saves_states(settings)
+          ? std::shared_ptr<Callback>(std::make_shared<SaveTrainingState>(std::move(states)))
+          : std::make_shared<SaveWhenStopped>(std::move(states)));
+  as_usage("callbacks", [&] { return CallbackHandler(parts.callbacks); });
+  return parts;
 }
 
 TrainOptions make_train_options(const RunSettings& settings, const RunData& data) {
@@ -272,6 +309,10 @@ void check_outputs_differ(const RunSettings& settings) {
 /// @param defaults  The defaults of the program.
 void check_together(const RunSettings& settings, const RunSettings& defaults) {
   const auto refuse = [](const char* what) { throw UsageError(what); };
+  const TrainOptions& train = settings.train;
+  LINKBOY_CHECK_OPTION(!train.create_scheduler_fn && !train.train_dataset && !train.eval_dataset,
+                       "defaults.train of the program has data or a schedule, which the run would "
+                       "not use. Set defaults.scheduler, and return the data as RunData.");
   LINKBOY_CHECK_AS(UsageError, settings.num_threads >= 0, "--num_threads is ", settings.num_threads,
                    "; it must be at least 0. 0 uses LibTorch's default.");
   if (settings.init_from && settings.load_checkpoint) {
@@ -306,7 +347,7 @@ std::optional<int> signal_of(Trainer& trainer) {
 }
 
 void train(const RunParts& parts, const RunSettings& settings, const std::string& config) {
-  CallbackList callbacks = make_callbacks(settings, config);
+  TrainerOptions trainer_options = make_trainer_options(settings, config, parts.program);
   const auto create_optimizer = optimizer_fn(settings.optimizer);
   const auto accelerator = std::make_shared<Accelerator>([&] {
     AcceleratorOptions options = settings.accelerator;
@@ -329,14 +370,15 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
   }
   if (parts.program.make_callbacks) {
     const CallbackList own = parts.program.make_callbacks(settings, model);
-    callbacks.insert(callbacks.end(), own.begin(), own.end());
+    trainer_options.callbacks.insert(trainer_options.callbacks.end(), own.begin(), own.end());
   }
+  trainer_options.shared_accelerator = accelerator;
   const TrainOptions options = make_train_options(settings, data);
-  const auto trainer = parts.program.make_trainer(model, parts.program.loss_function,
-                                                  create_optimizer(model.parameters()),
-                                                  {.callbacks = std::move(callbacks),
-                                                   .default_callbacks = {},
-                                                   .shared_accelerator = accelerator});
+  LINKBOY_CHECK(parts.program.make_trainer,
+                "make_trainer of the program is empty; leave out the member to get a Trainer.");
+  const auto trainer =
+      parts.program.make_trainer(model, parts.program.loss_function,
+                                 create_optimizer(model.parameters()), std::move(trainer_options));
 
   if (settings.load_checkpoint) load_checkpoint(*trainer, *settings.load_checkpoint);
 
@@ -387,11 +429,7 @@ int run(int argc, const char* const* argv, RunParts parts) noexcept {
     if (parts.program.add_options) parts.program.add_options(command_line);
     if (!command_line.parse(arguments)) return;
     check_together(settings, parts.program.defaults);
-    try {
-      train(parts, settings, command_line.config());
-    } catch (const OptionError& error) {
-      throw UsageError(error.what());
-    }
+    train(parts, settings, command_line.config());
   });
   std::signal(SIGPIPE, before_pipe);
   std::signal(SIGXFSZ, before_size);

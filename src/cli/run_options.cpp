@@ -33,7 +33,7 @@ OptionGroup& add_common_options(CommandLine& command_line, auto& settings,
       .add_fields("accelerator", &accelerator)
       .add_fields("accelerator.grad_scaler", &accelerator.grad_scaler)
       .add_fields("accelerator.distributed", &accelerator.distributed);
-  return command_line.add_group("Optimizer, scheduler, callbacks, metrics and trackers")
+  return command_line.add_group("Parts by name")
       .add_named("optimizer", &settings.optimizer, {optimizer_names(), optimizer_options},
                  "Optimizer.")
       .add_named("scheduler", &settings.scheduler, {scheduler_names(), scheduler_options},
@@ -70,9 +70,12 @@ NamedSettings::NamedSettings(const Recipe& recipe) {
   find_in(callback_factory());
   find_in(metric_factory());
   find_in(tracker_factory());
-  LINKBOY_CHECK_OPTION(!name.empty(),
-                       "an object in the defaults of a program does not have a name in text. Add "
-                       "it in the program, for example in make_callbacks.");
+  LINKBOY_CHECK_OPTION(
+      !name.empty() && !recipe.has_functions, "an object in the defaults of a program",
+      recipe.type == typeid(void) ? "" : c10::str(" (", c10::demangle(recipe.type.name()), ")"),
+      name.empty() ? " does not have a name in text"
+                   : " has an option that is a function, which text cannot express",
+      ". Add it in the program, for example in make_callbacks.");
 }
 
 std::shared_ptr<torch::optim::Optimizer> EngineSettings::make_optimizer(

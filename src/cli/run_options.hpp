@@ -27,8 +27,10 @@ template <class Make>
 auto as_usage(const std::string& option, const Make& make) {
   try {
     return make();
-  } catch (const std::exception&) {
-    throw UsageError("--" + option + ": " + message_of(std::current_exception()));
+  } catch (const Error& error) {
+    throw UsageError("--" + option + ": " + error.what());
+  } catch (const c10::Error& error) {
+    throw UsageError("--" + option + ": " + error.what_without_backtrace());
   }
 }
 

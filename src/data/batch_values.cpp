@@ -96,7 +96,7 @@ bool is_plain(const at::Tensor& tensor) {
          !tensor.is_conj() && !tensor.is_neg() && !tensor.is_quantized() && !tensor.requires_grad();
 }
 
-c10::IValue list_of(const std::vector<c10::IValue>& values) {
+c10::IValue typed_list_of(const std::vector<c10::IValue>& values) {
   c10::TypePtr type = values.empty() ? nullptr : list_element_type(values.front());
   const bool has_one_type =
       type && std::all_of(values.begin(), values.end(), [&](const c10::IValue& value) {

@@ -25,6 +25,6 @@ bool is_plain(const at::Tensor& tensor);
 /// Returns a list of the samples' values. If they are all strings, integers, floating-point
 /// numbers, bools or tensors, the list is typed, so that `toTensorVector` and similar functions can
 /// read it.
-c10::IValue list_of(const std::vector<c10::IValue>& values);
+c10::IValue typed_list_of(const std::vector<c10::IValue>& values);
 
 }  // namespace linkboy

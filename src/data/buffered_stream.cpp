@@ -19,15 +19,6 @@ Batch deep_copy(const Batch& batch) {
   return map_tensors(batch, [](const at::Tensor& tensor) { return tensor.clone(); });
 }
 
-/// A stream may change the tensors of its state in place while it reads further samples.
-StateDict deep_copy(const StateDict& state) {
-  const c10::IValue copied =
-      map_leaves(state.to_ivalue(), [](const c10::IValue& leaf, const ValuePath&) {
-        return leaf.isTensor() ? c10::IValue(leaf.toTensor().clone()) : leaf;
-      });
-  return StateDict::from_ivalue(copied, "the stream's state");
-}
-
 StateDict to_state(const StreamPlace& place, int64_t scale) {
   return {{"epoch", place.epoch},
           {"epoch_begin", place.epoch_begin * scale},
@@ -156,6 +147,7 @@ void BufferedStream::keep_state(std::unique_lock<std::mutex>& lock) {
   StateDict state;
   unlocked(lock, [&] {
     state = stream_->state_dict();
+    // The stream may change the tensors of its state in place while it reads further samples.
     if (!state.empty()) state = deep_copy(state);
   });
   const auto last = ahead_.find(position_ - 1);

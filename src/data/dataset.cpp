@@ -42,7 +42,7 @@ Batch stack_samples(const std::vector<Batch>& samples) {
     std::vector<c10::IValue> entries;
     entries.reserve(samples.size());
     for (const auto& sample : samples) entries.push_back(sample.value(name));
-    batch.set_value(name, list_of(entries));
+    batch.set_value(name, typed_list_of(entries));
   }
   return batch;
 }
@@ -95,7 +95,7 @@ int64_t TensorDataset::size() const { return tensors_[0].second.size(0); }
 
 namespace {
 
-/// Returns rows of a plain tensor, copied on the calling thread only, like `is_plain` explains.
+/// Returns rows of a plain tensor. Copies only on the calling thread; `is_plain` gives the reason.
 at::Tensor gather_rows(const at::Tensor& tensor, std::span<const int64_t> indices) {
   std::vector<int64_t> sizes = tensor.sizes().vec();
   sizes[0] = static_cast<int64_t>(indices.size());

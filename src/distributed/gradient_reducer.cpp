@@ -131,13 +131,6 @@ void GradientReducer::densify_gradients() {
   }
 }
 
-std::vector<at::Tensor> GradientReducer::parameters_to_train() const {
-  std::vector<at::Tensor> parameters;
-  std::copy_if(tensors_.reduced.begin(), tensors_.reduced.end(), std::back_inserter(parameters),
-               [](const auto& parameter) { return parameter.requires_grad(); });
-  return parameters;
-}
-
 void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   remove_hooks();
   order_ = order;
@@ -145,7 +138,9 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   logger_.reset();
   reducer_.reset();
   owner_reducer_.reset();
-  trained_ = parameters_to_train();
+  trained_.clear();
+  std::copy_if(tensors_.reduced.begin(), tensors_.reduced.end(), std::back_inserter(trained_),
+               [](const auto& parameter) { return parameter.requires_grad(); });
   std::vector<at::Tensor> ordered = order.empty() ? trained_ : std::vector<at::Tensor>();
   for (const int64_t i : order) ordered.push_back(trained_[i]);
   if (trained_.empty() || options_.local_sgd_interval > 0 || options_.gradient_comm_hook) return;
@@ -258,9 +253,19 @@ bool GradientReducer::contributes_to(const at::Tensor& loss) const {
   return false;
 }
 
+bool GradientReducer::trains_same_parameters() const {
+  auto trained = trained_.begin();
+  return std::ranges::all_of(
+             tensors_.reduced,
+             [&](const at::Tensor& parameter) {
+               return !parameter.requires_grad() ||
+                      (trained != trained_.end() && are_same(parameter, *trained++));
+             }) &&
+         trained == trained_.end();
+}
+
 void GradientReducer::begin_update() {
-  const bool is_same = std::ranges::equal(parameters_to_train(), trained_, are_same);
-  if (is_abandoned_ || !is_same) make_reducer();
+  if (is_abandoned_ || !trains_same_parameters()) make_reducer();
   if (!loaded_order_.empty()) set_sending_order(std::exchange(loaded_order_, {}));
   loaded_order_.clear();
   // Rebuild here, and not only before the backward pass, because this window does not have

@@ -90,7 +90,7 @@ class GradientReducer {
   void set_sending_order(const std::vector<int64_t>& order);
 
  private:
-  std::vector<at::Tensor> parameters_to_train() const;
+  bool trains_same_parameters() const;
   void rebuild_buckets();
   void make_reducer(const std::vector<int64_t>& order = {});
   void densify_gradients();

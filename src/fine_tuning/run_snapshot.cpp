@@ -4,39 +4,30 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include "checkpoint/ivalue_tree.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "checkpoint/rng_state.hpp"
 #include "linkboy/error.hpp"
 #include "trainer/trainer_implementation.hpp"
 
 namespace linkboy {
-namespace {
-
-/// Returns a deep copy.
-StateDict copy_of(const StateDict& state) {
-  StateDict copy;
-  for (const auto& [name, value] : state.entries()) copy.set(name, value.deepcopy());
-  return copy;
-}
-
-}  // namespace
-
 RunSnapshot::RunSnapshot(Trainer& trainer, std::shared_ptr<Callback> callback)
     : trainer_(trainer),
       restore_modes_(trainer.model(), trainer.registered_modules()),
       callbacks_(trainer.callback_handler()),
+      num_registered_modules_(trainer.registered_modules().size()),
       run_(std::make_unique<RunState>(trainer.impl_->run_->history)),
       schedules_(trainer.impl_->optimizers_.all().size()) {
   LINKBOY_CHECK_OPTION(trainer.optimizer(),
                        "the Trainer has no optimizer; pass one to its constructor to train.");
   const at::NoGradGuard no_grad;
   const Accelerator& accelerator = trainer.accelerator();
-  modules_ = copy_of(trainer.impl_->modules_.tensors_by_part(/*with_parameters=*/true));
+  modules_ = deep_copy(trainer.impl_->modules_.tensors_by_part(/*with_parameters=*/true));
   for (const torch::optim::Optimizer* optimizer : trainer.impl_->optimizers_.bare()) {
-    optimizers_.push_back(copy_of(accelerator.optimizer_state_dict(*optimizer)));
+    optimizers_.push_back(deep_copy(accelerator.optimizer_state_dict(*optimizer)));
   }
-  accelerator_ = copy_of(accelerator.state_dict());
-  members_ = copy_of(trainer.state_dict());
+  accelerator_ = deep_copy(accelerator.state_dict());
+  members_ = deep_copy(trainer.state_dict());
   if (accelerator.grad_scaler() != nullptr) grad_scaler_ = accelerator.grad_scaler()->state_dict();
   rng_ = rng_state(trainer.accelerator().device());
   history_ = trainer.run_history().state_dict();
@@ -71,18 +62,25 @@ void RunSnapshot::begin_trial() {
 
 TrainResult RunSnapshot::trial(const TrainOptions& options) {
   TrainResult result;
+  std::exception_ptr failure;
   try {
     result = trainer_.train(options);
   } catch (...) {
-    restore();
-    throw;
+    failure = std::current_exception();
   }
-  restore();
+  try {
+    restore();
+  } catch (...) {  // not a result of the trial, whatever its type
+    throw Error("the state before the trial cannot be restored: " +
+                message_of(std::current_exception()));
+  }
+  if (failure) std::rethrow_exception(failure);
   return result;
 }
 
 void RunSnapshot::restore() {
   TrainedModules& modules = trainer_.impl_->modules_;
+  modules.keep_first(num_registered_modules_);
   modules.load(modules.check(modules_, /*with_registered=*/true, "the state before the trial"));
   const auto bare = trainer_.impl_->optimizers_.bare();
   for (std::size_t i = 0; i < bare.size(); ++i) {
@@ -92,7 +90,8 @@ void RunSnapshot::restore() {
   }
   Accelerator& accelerator = trainer_.accelerator();
   accelerator.load_state_dict(accelerator_);
-  if (!members_.empty()) trainer_.load_state_dict(copy_of(members_));  // a copy, for further trials
+  if (!members_.empty())
+    trainer_.load_state_dict(deep_copy(members_));  // a copy, for further trials
   if (accelerator.grad_scaler() != nullptr) {
     accelerator.grad_scaler()->load_state_dict(grad_scaler_);
   }

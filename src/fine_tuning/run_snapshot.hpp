@@ -33,6 +33,7 @@ class RunSnapshot {
   RunSnapshot& operator=(const RunSnapshot&) = delete;
 
   /// Trains with these options. Restores everything before it returns or throws.
+  /// @throws Any error of `train`; Error if something cannot be restored.
   /// @note Collective.
   TrainResult trial(const TrainOptions& options);
 
@@ -46,6 +47,7 @@ class RunSnapshot {
   Trainer& trainer_;
   ModelModeGuard restore_modes_;
   CallbackHandler callbacks_;
+  std::size_t num_registered_modules_;                 // a trial may register others
   std::unique_ptr<RunState> run_;                      // before the trials
   std::vector<TrainedOptimizer::Schedule> schedules_;  // before the trials
   StateDict modules_;

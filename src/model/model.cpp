@@ -41,11 +41,11 @@ void throw_unknown_output(const std::string& module_name) {
 }
 
 void throw_wrong_inputs(const std::string& module_name, std::size_t num_inputs,
-                        const std::string& accepted) {
+                        const std::vector<std::size_t>& accepted) {
   throw Error(c10::str(
       "the forward method of ", module_name, " cannot be called with ", num_inputs, " tensor(s); ",
       accepted.empty() ? "it does not accept any number of tensors from 1 to 8"
-                       : "it accepts " + accepted,
+                       : c10::str("it accepts ", c10::Join(", ", accepted)),
       ". Override the calculate_*_batch_loss methods of Trainer (predict_step for predict) to "
       "call the module another way."));
 }
@@ -62,7 +62,7 @@ Forward make_any_forward(torch::nn::AnyModule module) {
       case 4:
         return module.forward(inputs[0], inputs[1], inputs[2], inputs[3]);
       default:
-        throw_wrong_inputs("AnyModule", inputs.size(), "1 to 4");
+        throw_wrong_inputs("AnyModule", inputs.size(), {1, 2, 3, 4});
     }
   };
 }

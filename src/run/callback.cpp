@@ -98,7 +98,11 @@ std::vector<std::string> CallbackHandler::load_state_dicts(const StateDict& stat
     const std::string name = callback->name();
     present.push_back(name);
     if (!states.contains(name)) continue;
-    callback->load_state_dict(states.get_dict(name));
+    try {
+      callback->load_state_dict(states.get_dict(name));
+    } catch (const Error& error) {
+      throw Error(c10::str("the state of ", name, " cannot be loaded: ", error.what()));
+    }
     callback->is_resumed_ = true;
   }
   std::vector<std::string> left_out;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "linkboy/error.hpp"
+#include "util/option_checks.hpp"
 
 namespace linkboy {
 namespace {
@@ -90,6 +91,11 @@ CreateOptimizerFn rmsprop(const RmsPropOptimizerOptions& options) {
 }
 
 CreateOptimizerFn lbfgs(const LbfgsOptimizerOptions& options) {
+  check_at_least_one("the optimizer's max_iter", options.max_iter);
+  check_at_least_one("the optimizer's max_eval", options.max_eval.value_or(1));
+  check_at_least_one("the optimizer's history_size", options.history_size);
+  std::optional<std::string> line_search_fn;
+  if (options.line_search_fn) line_search_fn = enum_name(*options.line_search_fn);
   return creating<torch::optim::LBFGS>(
       torch::optim::LBFGSOptions(not_negative("lr", options.lr))
           .max_iter(options.max_iter)
@@ -97,7 +103,7 @@ CreateOptimizerFn lbfgs(const LbfgsOptimizerOptions& options) {
           .tolerance_grad(not_negative("tolerance_grad", options.tolerance_grad))
           .tolerance_change(not_negative("tolerance_change", options.tolerance_change))
           .history_size(options.history_size)
-          .line_search_fn(options.line_search_fn),
+          .line_search_fn(line_search_fn),
       options);
 }
 

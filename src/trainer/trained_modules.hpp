@@ -28,6 +28,8 @@ class TrainedModules {
   const std::vector<std::shared_ptr<torch::nn::Module>>& registered() const { return registered_; }
   /// @throws Error if `module` is null.
   void add(std::shared_ptr<torch::nn::Module> module);
+  /// Removes all but the first `num` registered modules.
+  void keep_first(std::size_t num) { registered_.resize(num); }
 
   /// Switches all to evaluation mode.
   void eval();

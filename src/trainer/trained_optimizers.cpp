@@ -76,6 +76,12 @@ std::vector<at::Tensor> TrainedOptimizers::parameters() const {
   return parameters;
 }
 
+void TrainedOptimizers::start_schedules() {
+  for (TrainedOptimizer* trained : all()) {
+    if (Scheduler* const scheduler = trained->scheduler()) scheduler->start();
+  }
+}
+
 void TrainedOptimizers::finish_step(Registered& registered, Accelerator& accelerator) {
   const bool is_counted = registered.trained.finish_step(accelerator);
   if (is_counted && registered.scheduler() != nullptr) registered.scheduler()->step();

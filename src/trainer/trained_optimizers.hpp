@@ -2,6 +2,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <deque>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -30,8 +31,8 @@ class TrainedOptimizers {
 
   TrainedOptimizer& own() { return own_; }
   const TrainedOptimizer& own() const { return own_; }
-  std::vector<Registered>& registered() { return registered_; }
-  const std::vector<Registered>& registered() const { return registered_; }
+  std::deque<Registered>& registered() { return registered_; }
+  const std::deque<Registered>& registered() const { return registered_; }
 
   /// @throws Error if the name is empty or taken, or the optimizer is null; OptionError for an
   ///         LBFGS.
@@ -52,6 +53,9 @@ class TrainedOptimizers {
   /// @}
   /// The parameters of all.
   std::vector<at::Tensor> parameters() const;
+
+  /// Sets the scheduled fields of all optimizers to the current values of their schedules.
+  void start_schedules();
 
   /// Uses the outcome of a registered optimizer's last step. If it counts, steps the schedule.
   static void finish_step(Registered& registered, Accelerator& accelerator);
@@ -75,7 +79,7 @@ class TrainedOptimizers {
 
  private:
   TrainedOptimizer own_;
-  std::vector<Registered> registered_;
+  std::deque<Registered> registered_;  // references to its elements stay valid
 };
 
 }  // namespace linkboy

@@ -22,6 +22,11 @@ std::shared_ptr<Accelerator> accelerator_of(TrainerOptions& options) {
 
 CallbackList callbacks_of(TrainerOptions& options) {
   CallbackList all = std::move(options.default_callbacks);
+  std::erase_if(all, [&](const auto& callback) {
+    return callback && std::ranges::any_of(options.callbacks, [&](const auto& own) {
+             return own && own->name() == callback->name();
+           });
+  });
   const CallbackList of_metrics = detail::callbacks_of(options.metrics);
   all.insert(all.end(), of_metrics.begin(), of_metrics.end());
   all.insert(all.end(), options.callbacks.begin(), options.callbacks.end());
@@ -100,10 +105,6 @@ void Trainer::register_optimizer(std::string name,
   LINKBOY_CHECK(!impl_->call_, "the optimizer \"", name,
                 "\" cannot be registered during a run; call register_optimizer before train.");
   impl_->optimizers_.add(std::move(name), std::move(optimizer), std::move(create_scheduler_fn));
-}
-
-std::vector<std::string> Trainer::registered_optimizers() const {
-  return impl_->optimizers_.names();
 }
 
 void Trainer::track_loss(std::string name) {

@@ -33,11 +33,19 @@ struct Trainer::Implementation {
   ~Implementation();
 
   bool is_in_training_call() const { return call_ && call_->claim; }
+  /// Whether the run is set up, and its first epoch has not begun.
+  bool is_starting_to_train() const {
+    return is_in_training_call() && run_->progress.has_training_run() &&
+           !run_->progress.has_begun_epoch();
+  }
 
-  // ---- One batch: trainer.cpp ------------------------------------------------------------------
+  // ---- Events: trainer.cpp ----------------------------------------------------------------------
 
   std::optional<StopTraining> call_all(c10::function_ref<void(Callback&)> call);
   bool ends_epoch_again() const;
+
+  // ---- One batch: trainer.cpp ------------------------------------------------------------------
+
   std::unique_ptr<BatchIterator> begin_batches(DataLoader& loader);
   bool has_micro_steps_left();
   Batch begin_micro_step(BatchIterator& batches);

@@ -110,23 +110,33 @@ void PredictedRows::check_one_per_sample(const c10::IValue& rows, int64_t num_sa
   }
 }
 
-/// Returns the rows of all batches as those of one batch.
+/// Checks that two batches can be concatenated.
+void PredictedRows::check_same_form(const c10::IValue& first, const c10::IValue& other) const {
+  LINKBOY_CHECK(have_same_elements(first, other), "the ", name_, " of one batch are a ",
+                first.tagKind(), ", but those of another are a ", other.tagKind(),
+                " or have different entries; all batches must have the same form. ", advice_);
+  if (first.isTensor()) {
+    const at::Tensor& a = first.toTensor();
+    const at::Tensor& b = other.toTensor();
+    LINKBOY_CHECK(a.sizes().slice(1) == b.sizes().slice(1) && a.scalar_type() == b.scalar_type(),
+                  "the ", name_, " of one batch have shape ", a.sizes(), " and dtype ",
+                  a.scalar_type(), ", but those of another have shape ", b.sizes(), " and dtype ",
+                  b.scalar_type(), "; the rows of all batches must have the same shape and dtype. ",
+                  advice_);
+  } else if (!first.isList()) {
+    const std::vector<c10::IValue> elements = elements_of(other, first);
+    for (std::size_t i = 0; i < elements.size(); ++i) {
+      check_same_form(elements_of(first, first)[i], elements[i]);
+    }
+  }
+}
+
+/// Returns the rows of all batches, which have the same form, as those of one batch.
 c10::IValue PredictedRows::concatenated(const std::vector<c10::IValue>& batches) const {
   const c10::IValue& first = batches.front();
-  for (const c10::IValue& other : batches) {
-    LINKBOY_CHECK(have_same_elements(first, other), "the ", name_, " of one batch are a ",
-                  first.tagKind(), ", but those of another are a ", other.tagKind(),
-                  " or have different entries; all batches must have the same form. ", advice_);
-  }
   if (first.isTensor()) {
     std::vector<at::Tensor> rows;
-    for (const c10::IValue& batch : batches) {
-      rows.push_back(batch.toTensor());
-      LINKBOY_CHECK(rows.back().sizes().slice(1) == rows.front().sizes().slice(1), "the ", name_,
-                    " of one batch have shape ", rows.front().sizes(),
-                    ", but those of another have shape ", rows.back().sizes(),
-                    "; the rows of all batches must have the same shape. ", advice_);
-    }
+    for (const c10::IValue& batch : batches) rows.push_back(batch.toTensor());
     return at::cat(rows);
   }
   if (first.isList()) {
@@ -151,6 +161,7 @@ void PredictedRows::add(const c10::IValue& rows, const std::vector<int64_t>& pla
   check_one_per_sample(rows, std::ssize(places));
   batches_.push_back(
       c10::ivalue::Tuple::create({at::tensor(places, at::kLong), copied_to_cpu(rows)}));
+  check_same_form(batches_.front(), batches_.back());
 }
 
 c10::IValue PredictedRows::gather(const Accelerator& accelerator) {
@@ -161,7 +172,9 @@ c10::IValue PredictedRows::gather(const Accelerator& accelerator) {
     const std::string mine = parts.empty() ? "" : to_bytes(concatenated(parts));
     parts.clear();
     for (const std::string& bytes : accelerator.all_gather_bytes(mine)) {
-      if (!bytes.empty()) parts.push_back(from_bytes(bytes));
+      if (bytes.empty()) continue;
+      parts.push_back(from_bytes(bytes));
+      check_same_form(parts.front(), parts.back());
     }
   }
   if (parts.empty()) return {};

@@ -129,6 +129,8 @@ StateDict Trainer::load_checkpoint(const std::filesystem::path& path, Checkpoint
   const CheckedCheckpoint checked(impl_->states_->trained(), contents, path, parts,
                                   /*is_resumed=*/false);
   checked.load();
+  const bool is_rate_loaded = parts.optimizer || parts.scheduler;
+  if (is_rate_loaded && impl_->is_starting_to_train()) impl_->optimizers_.start_schedules();
   // What the program loads after a run replaces what was kept for the run's training state.
   if (!impl_->call_) checked.erase_loaded(impl_->run_->after_last_update);
   for (const std::string& note : checked.notes()) print(note);

@@ -4,6 +4,7 @@ release build, and what it links. Checks that a component uses only the symbols 
     components.py SOURCE CONFIG LIBRARY...    the static libraries, of which the first is that of the core
 """
 
+import itertools
 import pathlib
 import re
 import subprocess
@@ -58,8 +59,14 @@ def main():
     table = {name: row for name, *row in ROW.findall((source / "docs/architecture.md").read_text())}
     assert set(table) == set(libraries), f"the table lists {sorted(table)}, but there are {sorted(libraries)}"
     counts = lines_of(source, table)
+    strong = {name: symbols_of(path, "--defined-only", "--no-weak") for name, path in libraries.items()}
     defined = {name: symbols_of(path, "--defined-only") for name, path in libraries.items()}
     wrong = []
+    for a, b in itertools.combinations(libraries, 2):
+        # A template may be in both, as a weak symbol.
+        both = strong[a] & strong[b]
+        if both:
+            wrong.append(f"linkboy::{a} and linkboy::{b} both define {len(both)} symbols, such as {min(both)}")
     for name, (lines, size, links) in table.items():
         documented = int(lines.replace(",", ""))
         if abs(counts[name] - documented) > MOST_LINES_OFF * documented:

@@ -51,8 +51,11 @@ void run(const Recipe& recipe) {
        .per_device_batch_size = settings.train_dataloader.batch_size.value(),
        .train_dataloader_options = train_loader_options(settings.train_dataloader, train),
        .eval_dataloader_options = test_options,
-       .num_epochs = settings.train.num_epochs.value(),
+       .num_epochs = settings.train.num_epochs,
        .max_num_updates = settings.train.max_num_updates,
+       .gradient_accumulation_steps = settings.train.gradient_accumulation_steps,
+       .gradient_clip_value = settings.train.gradient_clip_value,
+       .gradient_clip_norm = settings.train.gradient_clip_norm,
        .create_scheduler_fn = settings.make_scheduler_fn(),
        .evaluate_every_n_epochs = recipe.test_interval});
 

@@ -44,13 +44,18 @@ Recipe read_recipe(const std::string& program, const std::string& description,
                     // Constant within each epoch, like PyTorch's CosineAnnealingLR.
                     .scheduler = linkboy::by_epoch(linkboy::cosine({.min_lr = 0.0}))},
        .add_options = add_options});
+  // The ResNet's last feature maps are 1 x 1, and batch norm cannot train on a single image.
+  if (recipe.settings.train_dataloader.batch_size.value_or(0) < 2) {
+    throw cli::UsageError("--batch-size must be an integer of at least 2.");
+  }
   return recipe;
 }
 
 linkboy::DataLoaderOptions train_loader_options(linkboy::DataLoaderOptions options,
                                                 const Images& images) {
-  // The ResNet's last feature maps are 1 x 1, and batch norm cannot train on a single image.
-  options.drop_last = images.labels.size(0) % options.batch_size.value() == 1;
+  // Batch norm cannot train on a last batch of a single image either.
+  options.drop_last =
+      options.drop_last.value_or(false) || images.labels.size(0) % options.batch_size.value() == 1;
   options.transform = linkboy::compose({linkboy::random_crop(32, {.padding = 4}),
                                         linkboy::random_horizontal_flip(), normalise_pixels()});
   return options;

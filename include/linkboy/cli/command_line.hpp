@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <iosfwd>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -51,11 +52,12 @@ struct ExitStatus {
 /// The arguments after the program's name.
 using Arguments = std::vector<std::string>;
 
-/// Runs `body` and returns an exit status: 0 if `body` returned, 2 if it threw UsageError, 1 if it
-/// threw any other exception, or the status of an ExitStatus. Returns 1 if standard output could
-/// not be written, unless the status is 128 or more. Writes the exception's message, without
-/// LibTorch's backtrace, to standard error as `PROGRAM: error: ...`. If a launcher has set an
-/// environment variable with the rank, the form is `PROGRAM (rank 1): error: ...`. Never throws.
+/// Runs `body` and returns an exit status: 0 if `body` returned, 2 if it threw UsageError or
+/// OptionError, 1 if it threw any other exception, or the status of an ExitStatus. Returns 1 if
+/// standard output could not be written, unless the status is 128 or more. Writes the exception's
+/// message, without LibTorch's backtrace, to standard error as `PROGRAM: error: ...`. If a launcher
+/// has set an environment variable with the rank, the form is `PROGRAM (rank 1): error: ...`. Never
+/// throws.
 LINKBOY_API int run_main(int argc, const char* const* argv,
                          const std::function<void(const Arguments&)>& body) noexcept;
 
@@ -105,9 +107,9 @@ struct LINKBOY_API NamedSettings {
   NamedSettings(std::string its_name, TextSettings its_settings)
       : name(std::move(its_name)), settings(std::move(its_settings)) {}
   /// Converts an object of linkboy, or a function that creates one: `adamw({.lr = 0.01})`,
-  /// `early_stopping({.patience = 3})`. Options that `docs/options.md` marks "not as text" get
-  /// their defaults.
-  /// @throws OptionError if the object does not have a name in text.
+  /// `early_stopping({.patience = 3})`.
+  /// @throws OptionError if the object does not have a name in text, or if an option is set that
+  ///         `docs/options.md` marks "not as text".
   NamedSettings(const Recipe& recipe);  // NOLINT(google-explicit-constructor)
 
   /// Parses "early-stopping:patience=3,min_delta=0.1" or the JSON object
@@ -181,24 +183,34 @@ class LINKBOY_API OptionGroup {
   /// `prefix` is empty. In a JSON config file, the fields are the members of an object PREFIX.
   /// @param options  Must outlive the CommandLine; only `CommandLine::parse` changes it. Its type
   ///        can list the help texts of its fields; see FieldHelp.
+  /// @throws OptionError if a help text belongs to no field.
   template <class Options>
   OptionGroup& add_fields(const std::string& prefix, Options* options) {
+    std::size_t num_described = 0;
     options->visit_fields([&](std::string_view field, auto& value) {
       using Value = std::remove_reference_t<decltype(value)>;
       std::string help;
       if constexpr (requires { Options::kFieldHelp; }) {
         for (const FieldHelp& of_field : Options::kFieldHelp) {
-          if (of_field.field == field) help = of_field.text;
+          if (of_field.field != field) continue;
+          help = of_field.text;
+          ++num_described;
         }
       }
       add((prefix.empty() ? "" : prefix + ".") + std::string(field), value_name_of<Value>(), &value,
           std::move(help));
     });
+    if constexpr (requires { Options::kFieldHelp; }) {
+      LINKBOY_CHECK_OPTION(num_described == std::size(Options::kFieldHelp), "kFieldHelp describes ",
+                           std::size(Options::kFieldHelp), " fields, of which LINKBOY_FIELDS has ",
+                           num_described, "; it must describe existing fields, each once.");
+    }
     return *this;
   }
 
-  /// Adds an option `--name NAME[:KEY=VALUE,...]`. `parse` throws UsageError for a name or a key
-  /// that is not among the choices.
+  /// Adds an option `--name NAME[:KEY=VALUE,...]`. An object with the name of a default keeps the
+  /// default's options that are not given. `parse` throws UsageError for a name or a key that is
+  /// not among the choices.
   /// @param target  NamedSettings, or an optional, which "none" resets: `--name.KEY VALUE` sets one
   ///        option of the object, which is an object in a JSON config file as well:
   ///        `{"name": "sgd", "lr": 0.1}`. For a std::vector of NamedSettings, the option may be
@@ -278,9 +290,10 @@ class LINKBOY_API OptionGroup {
 ///
 /// A config file is a JSON object: `{"epochs": 7, "callbacks": ["time-limit:max_time=5min"]}`. The
 /// name of a nested object is a prefix of the names in it: `{"train": {"num_epochs": 7}}` sets
-/// `train.num_epochs`. The file may also have one `name=value` per line, with comments after `#`,
-/// as Boost.Program_options reads it. The command line overrides the file. `--help`, `--config` and
-/// `--print-config` always exist, and `--list` exists if an option was added with `add_named`.
+/// `train.num_epochs`. The file may also have one `name=value` per line. A `#` at the beginning of
+/// a line or after a blank begins a comment. The command line overrides the file. `--help`,
+/// `--config` and `--print-config` always exist, and `--list` exists if an option was added with
+/// `add_named`.
 ///
 /// The last parts of an option's name, as in `--num_epochs 7`, are sufficient if no other name ends
 /// with them. `-` and `_` are equivalent.
@@ -307,7 +320,8 @@ class LINKBOY_API CommandLine {
   /// @throws UsageError if an option is unknown (the message suggests the closest one), is given
   ///         twice (except for lists), lacks its value or has an invalid one; if the config file
   ///         cannot be read, has a line that is not `name=value`, or is not valid JSON. Messages
-  ///         about the config file begin with its path.
+  ///         about the config file begin with its path and the number of the line; Error if two
+  ///         options have the same name.
   [[nodiscard]] bool parse(const Arguments& arguments, std::ostream& out);
   /// Like the other overload, but writes the text to standard output.
   [[nodiscard]] bool parse(const Arguments& arguments);

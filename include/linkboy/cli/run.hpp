@@ -26,7 +26,8 @@ namespace linkboy::cli {
 /// Configuration of a program that uses `run`. If the type of a member has fields, the fields are
 /// options with the member's name as a prefix: `--train.num_epochs`, `--accelerator.device`.
 struct RunSettings {
-  /// Options of the training run; the data comes from the program.
+  /// Options of the training run. The data comes from the program, and the schedule from
+  /// `scheduler`.
   TrainOptions train{};
   /// Options of the training loader: `--train_dataloader.num_workers`.
   DataLoaderOptions train_dataloader{};
@@ -53,8 +54,9 @@ struct RunSettings {
   LoggerOptions log{};
   /// Options for recording the run with the trackers; `config` receives the configuration.
   TrackRunOptions track_run{};
-  /// When to save training states, and the folder for them in `output_dir`. No states are saved
-  /// unless an `every_n_*` option or `save_at_decays` is set, or the run is resumed.
+  /// When to save training states, and the folder for them in `output_dir`. Unless an `every_n_*`
+  /// option or `save_at_decays` is set, or the run is resumed, a state is saved only if a signal or
+  /// another stop request ends the run.
   SaveTrainingStateOptions states{.directory = "states"};
 
   /// Seed of the weights, the shuffling and the augmentation.
@@ -66,7 +68,8 @@ struct RunSettings {
   bool default_callbacks = true;
   /// How the default callbacks show progress; `none` also turns off the printing of metrics.
   ProgressBarOptions::Mode progress = ProgressBarOptions::Mode::automatic;
-  /// Folder for the program's output files.
+  /// Folder of the final checkpoint, the training states and the log file. Paths of callbacks and
+  /// trackers are relative to the working directory.
   std::filesystem::path output_dir = "output";
   /// File in `output_dir` for the final checkpoint of the model, the optimizer and the scheduler;
   /// "none" disables it.
@@ -124,11 +127,14 @@ struct RunProgram {
   /// The loss function. May be empty if `make_trainer` creates a Trainer that computes its losses
   /// itself.
   LossFunction loss_function{};
-  /// Creates the Trainer.
+  /// Creates the Trainer. Must not be empty.
   std::function<std::unique_ptr<Trainer>(Model, LossFunction,
                                          std::shared_ptr<torch::optim::Optimizer>, TrainerOptions)>
       make_trainer =
           [](auto... arguments) { return std::make_unique<Trainer>(std::move(arguments)...); };
+  /// The program's own metrics, which each evaluation records in addition to those of the
+  /// configuration.
+  MetricCollection metrics{};
   /// Adds the program's own options and aliases.
   std::function<void(CommandLine&)> add_options{};
   /// Returns the program's own callbacks. Called when the configuration is complete.

@@ -116,20 +116,25 @@ struct RmsPropOptimizerOptions {
 LINKBOY_API CreateOptimizerFn rmsprop(const RmsPropOptimizerOptions& options = {});
 
 struct LbfgsOptimizerOptions {
+  /// How the length of a step is found.
+  enum class LineSearch { strong_wolfe };
+  friend LINKBOY_ENUM_NAMES(LineSearch, strong_wolfe);
+
   /// Learning rate. Must not be negative.
   double lr = 1.0;
-  /// Largest number of iterations in one update.
+  /// Largest number of iterations in one update. Must be at least 1.
   int64_t max_iter = 20;
-  /// Largest number of evaluations of the loss in one update; none: 1.25 times `max_iter`.
+  /// Largest number of evaluations of the loss in one update. Must be at least 1. If not set, 1.25
+  /// times `max_iter`.
   std::optional<int64_t> max_eval{};
   /// An update ends when no element of the gradient exceeds this. Must not be negative.
   double tolerance_grad = 1e-7;
   /// An update ends when the loss or the weights change by less than this. Must not be negative.
   double tolerance_change = 1e-9;
-  /// Number of earlier iterations that are kept.
+  /// Number of earlier iterations that are kept. Must be at least 1.
   int64_t history_size = 100;
-  /// "strong_wolfe", or none for steps of the length `lr`.
-  std::optional<std::string> line_search_fn{};
+  /// The line search. If not set, steps have the length `lr`.
+  std::optional<LineSearch> line_search_fn{};
   LINKBOY_FIELDS(lr, max_iter, max_eval, tolerance_grad, tolerance_change, history_size,
                  line_search_fn);
 };

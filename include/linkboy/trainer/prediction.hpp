@@ -43,17 +43,19 @@ class LINKBOY_API PredictedRows {
 
   /// Copies the rows of a batch to the CPU.
   /// @param places  For each sample, a number that increases in the order of the data.
-  /// @throws Error if there is not one row per sample.
+  /// @throws Error if there is not one row per sample, or if the form of the batch, or the shape or
+  ///         dtype of its rows, differs from that of the first one.
   void add(const c10::IValue& rows, const std::vector<int64_t>& places);
 
   /// Removes the rows, and returns those of all processes on all of them; None if there are none.
   /// With several processes, only the first of the rows with the same place is used.
-  /// @throws Error if the batches have different forms, or their rows different shapes.
+  /// @throws Error under the same conditions as `add`, for the batches of different processes.
   /// @note Collective.
   c10::IValue gather(const Accelerator& accelerator);
 
  private:
   void check_one_per_sample(const c10::IValue& rows, int64_t num_samples) const;
+  void check_same_form(const c10::IValue& first, const c10::IValue& other) const;
   c10::IValue concatenated(const std::vector<c10::IValue>& batches) const;
 
   std::string name_;

@@ -15,7 +15,9 @@ struct TrainerOptions {
   /// Metrics that each evaluation records, by name: "accuracy" becomes `eval_accuracy`. For other
   /// outputs or targets, and for metrics of the training, add a MetricCallback instead.
   MetricCollection metrics{};
-  /// Callbacks in addition to the default ones. All are called by phase and then in this order.
+  /// Callbacks in addition to the default ones. One with the name of a default callback, such as
+  /// `progress_bar({.mode = ProgressBarOptions::Mode::none})`, replaces it. All are called by phase
+  /// and then in this order.
   CallbackList callbacks{};
   /// The default callbacks. `{}` leaves them out: such a Trainer does not print or monitor
   /// anything, and a NaN does not end its runs. `low_overhead_callbacks()` are a short list.

@@ -32,6 +32,8 @@ struct Recipe {
   std::type_index type = typeid(void);
   /// The options in LINKBOY_FIELDS.
   TextSettings options{};
+  /// Whether an option in LINKBOY_FUNCTIONS is set, which is not among `options`.
+  bool has_functions = false;
 };
 
 /// Returns the recipe of a T. Options that are not in LINKBOY_FIELDS are left out.
@@ -39,6 +41,9 @@ template <class T, class Options>
 Recipe recipe_of(const Options& options) {
   Recipe recipe{.type = typeid(T)};
   if constexpr (HasFields<Options>) recipe.options = options_to_text(options);
+  if constexpr (requires { options.has_functions(); }) {
+    recipe.has_functions = options.has_functions();
+  }
   return recipe;
 }
 
@@ -48,6 +53,8 @@ struct Made : Value, Recipe {
   using Value::Value;
   /// Constructs a null pointer or an empty function.
   Made() = default;
+  /// Converts a pointer or a function whose recipe is not known.
+  Made(Value value) : Value(std::move(value)) {}  // NOLINT(google-explicit-constructor)
   /// Adds its recipe to a pointer or a function.
   Made(Value value, Recipe recipe) : Value(std::move(value)), Recipe(std::move(recipe)) {}
 };
@@ -121,7 +128,7 @@ class NamedFactory {
   /// @param options  The values of options that the text does not set.
   template <class T, class Options = T, class Make>
   static Entry entry(std::string name, Make make, Options options = {}) {
-    return {std::move(name), typeid(T), options_to_text(options),
+    return {std::move(name), typeid(T), defaults_to_text(options),
             [make, options](const std::string& owner, const TextSettings& settings) {
               return make(options_from_text<Options>(owner, settings, options));
             }};

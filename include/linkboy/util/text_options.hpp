@@ -32,6 +32,12 @@
   }                                                           \
   static_assert(true) /* a semicolon follows */
 
+/// Lists the options of a struct with LINKBOY_FIELDS that are functions, and thus not in the text.
+#define LINKBOY_FUNCTIONS(...)                                              \
+  /** Whether an option that is a function is set. */                       \
+  bool has_functions() const { return ::linkboy::is_any_set(__VA_ARGS__); } \
+  static_assert(true) /* a semicolon follows */
+
 /// Lists the values of an enumeration, which are written as their names. Inside a class, write
 /// `friend LINKBOY_ENUM_NAMES(Mode, min, max);`.
 #define LINKBOY_ENUM_NAMES(Enum, ...)                                          \
@@ -65,6 +71,9 @@ constexpr std::string_view enum_name(Enum value) {
   if (found == names.second.end()) return "unknown";
   return nth_name(names.first, static_cast<std::size_t>(found - names.second.begin()));
 }
+
+/// Whether any of the functions is set; see LINKBOY_FUNCTIONS.
+bool is_any_set(const auto&... functions) { return (static_cast<bool>(functions) || ...); }
 
 /// Calls `visit(name, value)` for each of `values`, whose names are `names`; see LINKBOY_FIELDS.
 template <class Visit, class... Values>
@@ -201,6 +210,18 @@ TextSettings options_to_text(Options options) {
     settings.emplace_back(name, to_text(value));
   });
   return settings;
+}
+
+/// Returns the fields of `options` with their defaults; a Required one has "required".
+template <class Options>
+TextSettings defaults_to_text(Options options) {
+  TextSettings defaults;
+  options.visit_fields([&](std::string_view name, const auto& value) {
+    using Value = std::remove_cvref_t<decltype(value)>;
+    const bool is_required = requires { typename Value::RequiredValue; };
+    defaults.emplace_back(name, is_required ? "required" : to_text(value));
+  });
+  return defaults;
 }
 
 /// Checks the keys of `settings`.

@@ -57,6 +57,24 @@ TEST(EngineResumeTest, AStateResumesWithOtherBatchSizesAfterItsLastSample) {
                "where no accumulation window of 3 batches ends");
 }
 
+TEST(EngineResumeTest, ALoopThatDoesNotContinueAtTheStateIsAnError) {
+  Loop saved(2);
+  saved.train_epoch(1);
+  const StateDict after_epoch = saved.engine.state_dict();
+  saved.train_epoch(2, 0, /*end=*/1);
+  const StateDict within_epoch = saved.engine.state_dict();
+  Loop resumed(2);
+  resumed.engine.load_state_dict(after_epoch);
+  EXPECT_ERROR(resumed.train_epoch(1),
+               "the Engine's state continues at batch 0 of epoch 2, but the loop trains from batch "
+               "0 of epoch 1. Begin the loop with epoch = engine.num_epochs() + 1");
+  resumed.engine.load_state_dict(within_epoch);
+  EXPECT_ERROR(resumed.train_epoch(2), "continues at batch 1 of epoch 2, but the loop trains from");
+  resumed.engine.load_state_dict(within_epoch);
+  resumed.train_epoch(2, resumed.engine.micro_step());
+  EXPECT_EQ(resumed.engine.num_epochs(), 2);
+}
+
 TEST(EngineResumeTest, ALongerLoopContinuesIfTheScheduleAllowsIt) {
   ToyEngine saved;
   saved.train_epoch(1);

@@ -71,6 +71,14 @@ TEST(EngineTest, WarnsOnceIfAScheduleDoesNotReceiveItsMetric) {
   }
 }
 
+TEST(EngineTest, ALoopWithoutALengthWouldNotEnd) {
+  const auto model = toy_model();
+  auto parts = initialize(model, toy_sgd(model), torch::nn::CrossEntropyLoss(), six_batches(), {},
+                          {}, {.accelerator = {.device = test_device()}});
+  EXPECT_ERROR_AS(OptionError, parts.engine.has_updates_left(),
+                  "neither num_epochs nor max_num_updates is set");
+}
+
 TEST(EngineTest, ResolvesTheLengthsOfTheRun) {
   const ToyEngine toy({.num_epochs = 5, .gradient_accumulation_steps = 4});
   const RunConfig& config = toy.engine.run_config();

@@ -6,6 +6,7 @@
 #include "linkboy/callbacks/progress_bar.hpp"
 #include "linkboy/callbacks/save_best_model.hpp"
 #include "linkboy/metrics/classification.hpp"
+#include "support/expect_error.hpp"
 #include "support/toy.hpp"
 
 namespace linkboy::testing::default_callbacks_test {
@@ -30,6 +31,17 @@ TEST(DefaultCallbacksTest, AnEmptyListLeavesThemOut) {
   const auto model = toy_model();
   Trainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {.default_callbacks = {}});
   EXPECT_TRUE(trainer.callback_handler().names().empty());
+}
+
+TEST(DefaultCallbacksTest, AGivenCallbackReplacesTheDefaultOneOfItsName) {
+  const auto model = toy_model();
+  const auto own = progress_bar({.mode = ProgressBarOptions::Mode::none});
+  Trainer trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model), {.callbacks = {own}});
+  EXPECT_EQ(trainer.callback_handler().find<ProgressBar>(), own);
+  EXPECT_EQ(trainer.callback_handler().names().size(), 5U);
+  EXPECT_ERROR(Trainer(model, torch::nn::CrossEntropyLoss(), toy_sgd(model),
+                       {.callbacks = {own, progress_bar()}}),
+               "there already is a callback named linkboy::ProgressBar");
 }
 
 TEST(DefaultCallbacksTest, MetricsOfTheOptionsAreRecordedInEachEvaluation) {

@@ -125,7 +125,9 @@ TEST_F(SavePredictionsTest, RejectsOutputsThatAreNotRowsOfOneShape) {
             [](const auto& outputs) {
               return c10::ivalue::Tuple::create({outputs, outputs});
             }},
-           {"outputs of one batch have shape [2, 1], but those of another have shape [2, 2]", false,
+           {"outputs of one batch have shape [2, 1] and dtype Float, but those of another have "
+            "shape [2, 2]",
+            false,
             [&](const auto& outputs) {
               return torch::zeros({outputs.size(0), ++num_columns});
             }},

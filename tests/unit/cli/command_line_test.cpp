@@ -71,7 +71,7 @@ struct CliTest : ::testing::Test {
   void expect_config_errors(const std::vector<std::pair<std::string, std::string>>& errors) {
     for (const auto& [text, message] : errors) {
       SCOPED_TRACE(text);
-      EXPECT_ERROR_AS(UsageError, parse_config(text), "run.conf: " + message);
+      EXPECT_ERROR_AS(UsageError, parse_config(text), "run.conf:" + message);
     }
   }
 
@@ -159,11 +159,11 @@ TEST_F(CliTest, ErrorsSayWhatIsWrongAndWhatIsAllowed) {
 TEST_F(CliTest, ReadsAConfigFileOfNamesAndValues) {
   EXPECT_TRUE(
       parse_config("\xEF\xBB\xBF# a comment\n\nepochs=7\r\n  lr = 0.5  # another\n"
-                   "no-shuffle=true\nsave=a b.pt\nset=a=1\nset=b=2\n"));
+                   "no-shuffle=true\nsave=a b/#1.pt\nset=a=1\nset=b=2\n"));
   EXPECT_EQ(epochs, 7);
   EXPECT_EQ(lr, 0.5);
   EXPECT_TRUE(no_shuffle);
-  EXPECT_EQ(save, "a b.pt");
+  EXPECT_EQ(save, "a b/#1.pt") << "a comment begins after a blank";
   EXPECT_EQ(set, (std::vector<std::string>{"a=1", "b=2"}));
 }
 
@@ -205,6 +205,24 @@ struct Described {
   static constexpr FieldHelp kFieldHelp[] = {{"rate", "Share of the samples."},
                                              {"size", "Size of the net."}};
 };
+
+struct Misspelt {
+  int64_t width = 1;
+  LINKBOY_FIELDS(width);
+  static constexpr FieldHelp kFieldHelp[] = {{"widht", "Number of neurons."}};
+};
+
+TEST_F(CliTest, EachHelpTextBelongsToAField) {
+  Misspelt options;
+  EXPECT_ERROR_AS(OptionError, command_line.add_group("Net").add_fields("net", &options),
+                  "kFieldHelp describes 1 fields, of which LINKBOY_FIELDS has 0");
+}
+
+TEST_F(CliTest, TwoOptionsCannotHaveTheSameName) {
+  int64_t other = 0;
+  command_line.add_group("Other").add("max_steps", "N", &other, "Again.");
+  EXPECT_ERROR(parse({}), "there are two options --max_steps; give each its own name");
+}
 
 TEST_F(CliTest, HelpShowsTheKindOfValueOfEachFieldAndItsText) {
   Described options;
@@ -253,22 +271,24 @@ TEST_F(CliTest, ReadsAConfigFileInJson) {
 
 TEST_F(CliTest, ErrorsNameTheInvalidOptionOfAConfigFile) {
   expect_config_errors({
-      {"lr=1\n\nepochs\n", "the options configuration file contains an invalid line 'epochs'"},
-      {"lr=1\nepoch=3\n", "'epoch' is not an option of train. Did you mean epochs?"},
-      {"# c\nepochs=x\n", "epochs is 'x'; it must be"},
-      {"epochs=0\n", "epochs is '0'; it must be at least"},
-      {"lr=\n", "'lr' needs a value"},
-      {"no-shuffle=maybe\n", "no-shuffle is 'maybe'; it must be true or false"},
-      {"lr=1\nlr=2\n", "lr is set twice"},
-      {"config=other\n", "'config' is not an option of train"},
-      {"{epochs: 7}", "it is not a valid JSON object: "},
-      {"{\"lr\": 1e999}", "it is not a valid JSON object: "},
-      {R"({"epoch": 7})", "'epoch' is not an option of train. Did you mean epochs?"},
-      {R"({"epochs": "x"})", "epochs is 'x'; it must be"},
-      {R"({"epochs": [7, 8]})", "epochs is '7,8'; it must be"},
-      {R"({"epochs": ""})", "'epochs' needs a value"},
-      {R"({"epochs": 7, "epochs": 8})", "it is not a valid JSON object: 'epochs' is set twice"},
-      {R"({"a": {"b": {}, "c": 1}, "a": {}})", "it is not a valid JSON object: 'a' is set twice"},
+      {"lr=1\n\nepochs\n", "3: 'epochs' is not name=value."},
+      {"lr=1\nepoch=3\n", "2: 'epoch' is not an option of train. Did you mean epochs?"},
+      {"# c\nepochs=x\n", "2: epochs is 'x'; it must be"},
+      {"epochs=0\n", "1: epochs is '0'; it must be at least"},
+      {"lr=\n", "1: 'lr' needs a value"},
+      {"no-shuffle=maybe\n", "1: no-shuffle is 'maybe'; it must be true or false"},
+      {"lr=1\nlr=2\n", "2: lr is set twice"},
+      {"config=other\n", "1: 'config' is allowed only on the command line"},
+      {"[{\"epochs\": 7}]", "1: '[{\"epochs\": 7}]' is not name=value."},
+      {"[section]\nepochs=7\n", "1: '[section]' is not name=value."},
+      {"{epochs: 7}", " it is not a valid JSON object: "},
+      {"{\"lr\": 1e999}", " it is not a valid JSON object: "},
+      {R"({"epoch": 7})", " 'epoch' is not an option of train. Did you mean epochs?"},
+      {R"({"epochs": "x"})", " epochs is 'x'; it must be"},
+      {R"({"epochs": [7, 8]})", " epochs is '7,8'; it must be"},
+      {R"({"epochs": ""})", " 'epochs' needs a value"},
+      {R"({"epochs": 7, "epochs": 8})", " it is not a valid JSON object: 'epochs' is set twice"},
+      {R"({"a": {"b": {}, "c": 1}, "a": {}})", " it is not a valid JSON object: 'a' is set twice"},
   });
   EXPECT_ERROR(parse_config("{\n  \"epochs\": 7,\n  lr: 1\n}"), "line 3");
 }
@@ -328,6 +348,8 @@ TEST(RunMainTest, TheStatusAndTheMessageDependOnTheException) {
   };
   EXPECT_EQ(outcome_of(UsageError("no such option.")),
             Outcome(2, "train: error: no such option.\nSee train --help.\n"));
+  EXPECT_EQ(outcome_of(OptionError("num_epochs is 0.")),
+            Outcome(2, "train: error: num_epochs is 0.\nSee train --help.\n"));
   EXPECT_EQ(outcome_of(Error("bad data.")), Outcome(1, "train: error: bad data.\n"));
   EXPECT_EQ(outcome_of(Error("line\n\x1b]0;title\x07.")),
             Outcome(1, "train: error: line\n\\x1b]0;title\\x07.\n"))

@@ -118,6 +118,13 @@ TEST_F(LoggerTest, EachRankHasAFileIfTheNameContainsARank) {
   EXPECT_NE(read_bytes(folder_ / "logs" / "2.log").find("of two"), std::string::npos);
 }
 
+TEST_F(LoggerTest, TheFolderOfEachRankIsCreated) {
+  const auto logger =
+      cli::make_logger({.file = folder_ / "rank{rank}" / "run.log", .print = false});
+  logger->log({LogLevel::info, "here", 3});
+  EXPECT_THAT(read_bytes(folder_ / "rank3" / "run.log"), HasSubstr("[rank 3] here"));
+}
+
 TEST_F(LoggerTest, AFileThatCannotBeOpenedIsAnImmediateError) {
   EXPECT_ERROR(cli::make_logger({.file = folder_.path()}), folder_.path().string());
 }

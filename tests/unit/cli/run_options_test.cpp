@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 
 #include "linkboy/callbacks/early_stopping.hpp"
+#include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/cli/engine_settings.hpp"
 #include "linkboy/metrics/classification.hpp"
 #include "linkboy/schedulers/composite.hpp"
 #include "linkboy/schedulers/curves.hpp"
+#include "linkboy/schedulers/cycles.hpp"
+#include "linkboy/schedulers/functions.hpp"
 #include "linkboy/tracking/csv_tracker.hpp"
 #include "run_fixture.hpp"
 #include "support/expect_error.hpp"
@@ -97,7 +100,8 @@ TEST_F(RunTest, OptionsWithoutAnEffectAreUsageErrors) {
 
 TEST_F(RunTest, ListsTheAvailableNames) {
   EXPECT_THAT(run({"--list", "optimizer"}).output, HasSubstr("momentum"));
-  EXPECT_THAT(run({"--list", "metrics"}).output, HasSubstr("top_k"));
+  EXPECT_THAT(run({"--list", "metrics"}).output,
+              AllOf(HasSubstr("top_k"), HasSubstr("num_classes=required")));
   EXPECT_THAT(run({"--list", "callbacks"}).output,
               HasSubstr("\nmodel-ema\n    decay=0.9999\n    warmup=true\n"));
   EXPECT_THAT(run({"--help"}).output, HasSubstr("--train.num_epochs"));
@@ -125,6 +129,39 @@ TEST_F(RunTest, TheCommandLineOverridesTypedDefaults) {
   EXPECT_THAT(run({"--help"}, program).output,
               AllOf(HasSubstr("--optimizer NAME[:KEY=VALUE,...] (=sgd:lr=0.5,momentum=0.9)"),
                     HasSubstr("(=cosine:min_lr=0.125,by_epoch=true)")));
+}
+
+TEST_F(RunTest, AnObjectWithTheNameOfADefaultKeepsTheOptionsThatAreNotGiven) {
+  RunProgram program;
+  program.defaults.optimizer = sgd({.lr = 0.5, .momentum = 0.9});
+  program.defaults.callbacks = {early_stopping({.patience = 3}), model_ema({.decay = 0.5})};
+  const auto config = print_config({"--optimizer", "sgd:weight_decay=0.25", "--callbacks",
+                                    "early-stopping:min_delta=0.125"},
+                                   program);
+  expect_members(config, R"({"optimizer": {"lr": 0.5, "momentum": 0.9, "weight_decay": 0.25}})");
+  ASSERT_EQ(config["callbacks"].size(), 1U) << "a list is replaced as a whole";
+  EXPECT_EQ(config["callbacks"][0]["patience"], 3);
+  EXPECT_EQ(config["callbacks"][0]["min_delta"], 0.125);
+  EXPECT_EQ(print_config({"--optimizer", "adam"}, program)["optimizer"]["lr"], 0.001);
+  EXPECT_TRUE(print_config({"--callbacks", "none"}, program)["callbacks"].empty());
+  EXPECT_THAT(run({"--help"}, program).output,
+              HasSubstr("(=early-stopping:patience=3 model-ema:decay=0.5)"));
+}
+
+TEST_F(RunTest, DefaultsThatTheRunWouldNotUseAreRefused) {
+  RunProgram program;
+  program.defaults.train.create_scheduler_fn = cosine();
+  EXPECT_THAT(run({}, program).errors, HasSubstr("Set defaults.scheduler, and return the data"));
+}
+
+TEST_F(RunTest, ADefaultThatTextCannotExpressIsRefused) {
+  const auto half = [](double) { return 0.5; };
+  EXPECT_ERROR_AS(OptionError, NamedSettings(cyclic({.max_lr = 0.5, .scale_fn = half})),
+                  "linkboy::CyclicScheduler) has an option that is a function");
+  EXPECT_ERROR_AS(OptionError, NamedSettings(lambda_schedule({.lr_lambda = {half}})),
+                  "does not have a name in text. Add it in the program");
+  const NamedSettings twice(by_epoch(by_epoch(cosine())));
+  EXPECT_EQ(twice.settings, (TextSettings{{"by_epoch", "true"}}));
 }
 
 TEST_F(RunTest, AHandWrittenLoopReadsTheSameFile) {

@@ -7,13 +7,17 @@
 
 #include "linkboy/callbacks/lambda_callback.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
+#include "linkboy/metrics/classification.hpp"
 #include "run_fixture.hpp"
+#include "support/at_update.hpp"
 #include "support/file_contents.hpp"
 
 namespace linkboy::cli::run_test {
 namespace {
 
 using ::testing::AllOf;
+using linkboy::testing::AtUpdate;
+using ::testing::Contains;
 using testing::first_weight;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -200,6 +204,53 @@ TEST_F(RunTest, ASignalEndsTheProgramWithItsStatusAfterTheCheckpoint) {
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("stopped by signal 15 (Terminated) after update 1"),
                                     Not(HasSubstr("test loss"))));
   EXPECT_TRUE(checkpoint().contains("model_state_dict"));
+}
+
+TEST_F(RunTest, ARunThatASignalHasEndedResumesFromItsLastUpdate) {
+  RunProgram program;
+  int64_t num_updates = 0;
+  program.after_training = [&](Trainer& trainer, const RunResult&) {
+    num_updates = trainer.num_updates();
+  };
+  const std::vector<std::string> to_the_end{"--callbacks", "none"};
+  succeed(to_the_end, program);
+  const StateDict whole = checkpoint();
+  EXPECT_FALSE(std::filesystem::exists(folder / "output" / "states")) << "no signal, no states";
+
+  RunProgram interrupted;
+  interrupted.make_callbacks = [](const RunSettings&, const Model&) -> CallbackList {
+    return {std::make_shared<AtUpdate>(2, [](Trainer&) { std::raise(SIGTERM); })};
+  };
+  const Outcome outcome = run({}, interrupted);
+  EXPECT_EQ(outcome.status, 128 + SIGTERM);
+  EXPECT_THAT(outcome.output, HasSubstr("continue with --resume_from latest"));
+  EXPECT_THAT(succeed({"--resume-from", "latest"}, program), HasSubstr("(epoch 1, update 2)"));
+  EXPECT_EQ(num_updates, 6);
+  EXPECT_TRUE(at::equal(first_weight(checkpoint()), first_weight(whole)));
+}
+
+TEST_F(RunTest, AStateThatCannotBeSavedAfterASignalIsReported) {
+  RunProgram program;
+  program.make_callbacks = [&](const RunSettings&, const Model&) -> CallbackList {
+    return {std::make_shared<AtUpdate>(2, [&](Trainer&) {
+      std::ofstream(folder / "output" / "states") << "a file in the way";
+      std::raise(SIGTERM);
+    })};
+  };
+  const Outcome outcome = run({}, program);
+  EXPECT_EQ(outcome.status, 128 + SIGTERM);
+  EXPECT_THAT(outcome.output, HasSubstr("ERROR: the training state was not saved: "));
+}
+
+TEST_F(RunTest, AProgramCanHaveMetricsOfItsOwn) {
+  RunProgram program;
+  program.metrics = {{"own", accuracy({.num_classes = 3})}};
+  std::vector<std::string> names;
+  program.after_training = [&](Trainer& trainer, const RunResult&) {
+    names = trainer.run_history().get_metric_names();
+  };
+  succeed({"--metrics", "accuracy:num_classes=3,top_k=2"}, program);
+  EXPECT_THAT(names, AllOf(Contains("eval_own"), Contains("eval_accuracy")));
 }
 
 TEST_F(RunTest, ANaNIsAnErrorAndWritesNoCheckpoint) {

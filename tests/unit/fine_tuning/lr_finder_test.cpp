@@ -222,6 +222,18 @@ TEST_F(FindersTest, RestoresEverythingWhenTrainingThrows) {
   EXPECT_EQ(toy_.trainer.callback_handler().names().size(), 1U);
 }
 
+struct RegistersInEachRun : Trainer {
+  using Trainer::Trainer;
+  void training_run_start() override { register_module(torch::nn::Linear(2, 2).ptr()); }
+};
+
+TEST_F(FindersTest, AModuleThatATrialRegistersIsRemovedAfterIt) {
+  auto trainer = trainer_of<RegistersInEachRun>();
+  const auto num_before = trainer.registered_modules().size();
+  find_learning_rate(trainer, training(), kWideSearch);
+  EXPECT_EQ(trainer.registered_modules().size(), num_before);
+}
+
 TEST_F(FindersTest, RestoresTheRandomNumberGenerator) {
   toy_.model->push_back(torch::nn::Dropout(0.5));
   const std::string before = everything();

@@ -65,7 +65,7 @@ TEST(OptimizersTest, EveryOptionReachesTheOptimizer) {
                         .tolerance_grad = 0.1,
                         .tolerance_change = 0.2,
                         .history_size = 5,
-                        .line_search_fn = "strong_wolfe"}),
+                        .line_search_fn = LbfgsOptimizerOptions::LineSearch::strong_wolfe}),
                  searching.line_search_fn("strong_wolfe"));
 }
 
@@ -101,6 +101,10 @@ TEST(OptimizersTest, ErrorsShowTheAllowedValues) {
   EXPECT_ERROR(rmsprop({.momentum = -1.0}), "momentum is -1");
   EXPECT_ERROR(lbfgs({.tolerance_grad = -1.0}), "tolerance_grad is -1");
   EXPECT_ERROR(lbfgs({.tolerance_change = -1.0}), "tolerance_change is -1");
+  EXPECT_ERROR(lbfgs({.max_iter = 0}), "max_iter is 0; it must be at least 1.");
+  EXPECT_ERROR(lbfgs({.max_eval = -3}), "max_eval is -3");
+  EXPECT_ERROR(lbfgs({.history_size = 0}), "history_size is 0");
+  EXPECT_ERROR(make_optimizer_fn("lbfgs", {{"line_search_fn", "wolfe"}}), "one of strong_wolfe");
   for (const char* betas : {"0.9,1", "-0.1,0.9", "0.9,nan"}) {
     EXPECT_ERROR(make_optimizer_fn("adam", {{"betas", betas}}), "each must be in [0, 1)");
   }

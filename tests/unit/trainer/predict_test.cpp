@@ -148,7 +148,8 @@ TEST(PredictTest, OutputsOfAWrongFormAreErrorsThatNameTheForm) {
       [&](const Batch& batch, const at::Tensor&) {
         return torch::zeros({batch.size(), --width});
       },
-      "the predictions of one batch have shape [3, 3], but those of another have shape [3, 2]");
+      "the predictions of one batch have shape [3, 3] and dtype Float, but those of another have "
+      "shape [3, 2]");
   expect(
       [](const Batch& batch, const at::Tensor& scores) -> c10::IValue {
         if (batch.size() == 3) return scores;

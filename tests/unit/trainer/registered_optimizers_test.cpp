@@ -160,7 +160,6 @@ TEST(RegisteredOptimizersTest, MisuseIsRefused) {
   Players players;
   LinearPlayers& trainer = *players.trainer;
   const auto another = [&] { return toy_sgd(players.model); };
-  EXPECT_EQ(trainer.registered_optimizers(), std::vector<std::string>{"critic"});
   EXPECT_ERROR(trainer.register_optimizer("critic", another()),
                "an optimizer cannot be registered as \"critic\"");
   EXPECT_ERROR(trainer.register_optimizer("", another()), "the name must not be empty");

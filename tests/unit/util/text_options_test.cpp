@@ -123,10 +123,12 @@ TEST(TextOptionsTest, EveryFactoryAcceptsTheDefaultsThatItLists) {
     std::erase_if(settings, [](const auto& setting) {
       return setting.second == "none" || setting.second.empty();
     });
-    if (name == "multi-step") settings.emplace_back("milestones", "3");
+    for (auto& [key, value] : settings) {
+      if (value == "required") value = "3";
+    }
     EXPECT_TRUE(make_scheduler_fn(name, settings)) << name;
   }
-  EXPECT_EQ(callback_options("time-limit"), (TextSettings{{"max_time", "0s"}}));
+  EXPECT_EQ(callback_options("time-limit"), (TextSettings{{"max_time", "required"}}));
   EXPECT_EQ(callback_options("memory-monitor"), TextSettings());
 }
 
