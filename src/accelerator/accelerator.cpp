@@ -5,14 +5,18 @@
 
 #include <ATen/Context.h>
 #include <ATen/DeviceAccelerator.h>
+#include <ATen/Parallel.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/utils.h>
 
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sched.h>
+#include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <utility>
 
@@ -88,6 +92,17 @@ std::string uuid_of_cuda_device(c10::DeviceIndex index) {
   return is_known ? fmt::format("GPU-{:02x}", fmt::join(bytes, "")) : "";
 }
 
+/// Whether the processes of this host may use more threads than it has cores. If a launcher has
+/// bound the processes to cores of their own, LibTorch uses only these.
+bool share_too_few_cores(const LaunchEnvironment& launch) {
+  cpu_set_t allowed;
+  const int64_t num_cores = ::sysconf(_SC_NPROCESSORS_ONLN);
+  return launch.local_world_size > 1 && std::getenv("OMP_NUM_THREADS") == nullptr &&
+         ::sched_getaffinity(0, sizeof(allowed), &allowed) == 0 &&
+         CPU_COUNT(&allowed) == num_cores &&
+         at::get_num_threads() * launch.local_world_size > num_cores;
+}
+
 void use_deterministic_algorithms() {
   // cuBLAS reads this variable at its first use; without it, LibTorch refuses to call cuBLAS.
   ::setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
@@ -99,8 +114,20 @@ void use_deterministic_algorithms() {
 
 }  // namespace
 
-Accelerator::Accelerator(AcceleratorOptions options)
-    : impl_(std::make_unique<Implementation>(std::move(options), read_launch_environment())) {}
+Accelerator::Accelerator(AcceleratorOptions options) {
+  const LaunchEnvironment launch = read_launch_environment();
+  impl_ = std::make_unique<Implementation>(std::move(options), launch);
+  if (!is_main_process() || !device().is_cpu() || !share_too_few_cores(launch)) return;
+  static std::atomic<bool> is_told = false;
+  if (is_told.exchange(true)) return;
+  log(LogLevel::warning,
+      c10::str(
+          "each of the ", launch.local_world_size, " processes on this host may use ",
+          at::get_num_threads(),
+          " threads on all of its cores, so they slow each other down. "
+          "Set OMP_NUM_THREADS, or let the launcher bind each process to its own cores (mpirun "
+          "--bind-to core, srun --cpus-per-task with --cpu-bind=cores)."));
+}
 
 Accelerator::~Accelerator() = default;
 

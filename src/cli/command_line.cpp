@@ -64,7 +64,9 @@ void print_error(const std::string& program, const std::string& message,
 
 /// Returns the name with the rank if there are several processes: "train (rank 1)".
 std::string name_in_errors(const std::string& program) {
-  for (const char* variable : {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}) {
+  for (const char* variable :
+       {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK",
+        "FLUX_TASK_RANK", "PALS_RANKID", "MV2_COMM_WORLD_RANK", "PMIX_RANK"}) {
     if (const char* rank = std::getenv(variable)) return program + " (rank " + rank + ")";
   }
   return program;

@@ -349,6 +349,7 @@ std::optional<int> signal_of(Trainer& trainer) {
 void train(const RunParts& parts, const RunSettings& settings, const std::string& config) {
   TrainerOptions trainer_options = make_trainer_options(settings, config, parts.program);
   const auto create_optimizer = optimizer_fn(settings.optimizer);
+  if (settings.num_threads > 0) torch::set_num_threads(static_cast<int>(settings.num_threads));
   const auto accelerator = std::make_shared<Accelerator>([&] {
     AcceleratorOptions options = settings.accelerator;
     auto& as_view = options.distributed.gradient_as_bucket_view;
@@ -360,7 +361,6 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
     if (const auto path = checkpoint_of(settings)) check_writable(*path);
     if (saves_states(settings)) check_writable(states_directory(settings) / "writable");
   });
-  if (settings.num_threads > 0) torch::set_num_threads(static_cast<int>(settings.num_threads));
   accelerator->set_seed_per_process(settings.seed);
   const RunData data = parts.make_data();
   Model model = parts.make_model();

@@ -20,6 +20,7 @@ namespace {
 /// and each connection may wait for a name server.
 struct World {
   std::mutex mutex;
+  LaunchEnvironment launch;
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<c10d::Store> store_for_signs;  // a separate connection
   std::weak_ptr<ProcessGroup> group;
@@ -133,7 +134,8 @@ std::shared_ptr<ProcessGroup> init_process_group(const LaunchEnvironment& launch
   World& shared = world();
   const std::lock_guard lock(shared.mutex);
   if (!shared.store) {
-    shared.store = connect_store(launch, options.timeout);
+    shared.launch = launch;
+    shared.store = connect_store(shared.launch, options.timeout);
     shared.store_for_signs = shared.store->clone();
   }
   const std::string prefix = "world/" + std::to_string(shared.num_calls++);
@@ -151,9 +153,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const LaunchEnvironment& launch
   implementation->store = store;
   implementation->timeout = options.timeout;
   if (uses_nccl) implementation->nccl_device = device;
-  implementation->address =
-      local_address_towards(launch.master_address, launch.master_port,
-                            /*has_other_hosts=*/launch.world_size > launch.local_world_size);
+  implementation->address = own_address(shared.launch, *shared.store);
   implementation->heartbeat = std::make_shared<Heartbeat>(
       c10::make_intrusive<c10d::PrefixStore>(prefix, shared.store_for_signs), launch.rank);
   const char* debug = std::getenv("LINKBOY_DEBUG_COLLECTIVES");

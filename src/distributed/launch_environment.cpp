@@ -1,15 +1,20 @@
-// Reads the identity of this process from the variables of torchrun, mpirun or srun.
+// Reads the identity of this process from the variables of its launcher.
 
 #include "distributed/launch_environment.hpp"
+
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <limits>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "linkboy/distributed/launch.hpp"
 #include "linkboy/error.hpp"
+#include "util/ceil_div.hpp"
 #include "util/parse_number.hpp"
 
 namespace linkboy {
@@ -54,6 +59,49 @@ constexpr LauncherVariables kOpenMpi{
     .job_id = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"},
     .advice = "Do not change the OMPI_COMM_WORLD_ variables of mpirun."};
 
+constexpr LauncherVariables kMpich{
+    .launcher = Launcher::mpich,
+    .world_size = "PMI_SIZE",
+    .rank = "PMI_RANK",
+    .local_world_size = "MPI_LOCALNRANKS",
+    .local_rank = "MPI_LOCALRANKID",
+    .job_id = {},
+    .advice = "Do not change the PMI_ and MPI_ variables of mpiexec."};
+
+/// The local world size is computed from the number of nodes.
+constexpr LauncherVariables kFlux{.launcher = Launcher::flux,
+                                  .world_size = "FLUX_JOB_SIZE",
+                                  .rank = "FLUX_TASK_RANK",
+                                  .local_world_size = "FLUX_JOB_NNODES",
+                                  .local_rank = "FLUX_TASK_LOCAL_ID",
+                                  .job_id = {"FLUX_JOB_ID"},
+                                  .advice = "Do not change the FLUX_ variables of flux run."};
+
+/// These differ only in the names.
+constexpr std::array kOtherLaunchers{
+    LauncherVariables{.launcher = Launcher::jsm,
+                      .world_size = "JSM_NAMESPACE_SIZE",
+                      .rank = "JSM_NAMESPACE_RANK",
+                      .local_world_size = "JSM_NAMESPACE_LOCAL_SIZE",
+                      .local_rank = "JSM_NAMESPACE_LOCAL_RANK",
+                      .job_id = {"LSB_JOBID"},
+                      .advice = "Do not change the JSM_NAMESPACE_ variables of jsrun."},
+    kFlux,
+    LauncherVariables{.launcher = Launcher::pals,
+                      .world_size = "PMI_SIZE",
+                      .rank = "PALS_RANKID",
+                      .local_world_size = "PMI_LOCAL_SIZE",
+                      .local_rank = "PALS_LOCAL_RANKID",
+                      .job_id = {"PALS_APID"},
+                      .advice = "Do not change the PALS_ and PMI_ variables of mpiexec."},
+    LauncherVariables{.launcher = Launcher::mvapich,
+                      .world_size = "MV2_COMM_WORLD_SIZE",
+                      .rank = "MV2_COMM_WORLD_RANK",
+                      .local_world_size = "MV2_COMM_WORLD_LOCAL_SIZE",
+                      .local_rank = "MV2_COMM_WORLD_LOCAL_RANK",
+                      .job_id = {},
+                      .advice = "Do not change the MV2_COMM_WORLD_ variables of mpirun."}};
+
 /// The local world size is a list with the number of tasks on each node.
 constexpr LauncherVariables kSlurm{
     .launcher = Launcher::slurm,
@@ -80,14 +128,23 @@ Range up_to(const char* name, int64_t count) {
   return {1, count, c10::str(" (", name, " is ", count, ")")};
 }
 
+// Ports below 32768, where Linux's automatically assigned ports begin.
+constexpr uint64_t kFirstPort = 15'000;
+constexpr uint64_t kNumPorts = 15'000;
+
 /// Returns a port that is the same on all ranks and unlikely to be used by another job on the host.
-/// It is below 32768, where Linux's automatically assigned ports begin.
 uint16_t port_of(std::string_view job_id) {
-  constexpr uint64_t kFirstPort = 15'000;
-  constexpr uint64_t kNumPorts = 15'000;
   uint64_t hash = 14695981039346656037u;  // FNV-1a: std::hash may differ between builds
   for (const char c : job_id) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
   return static_cast<uint16_t>(kFirstPort + hash % kNumPorts);
+}
+
+/// Returns a port that differs from those of the next thousands of jobs, such as the other tasks of
+/// a job array, and from those of the next six steps of the job.
+uint16_t port_of_step(int64_t job, int64_t step) {
+  constexpr uint64_t kPortsPerJob = 7;
+  const uint64_t place = static_cast<uint64_t>(job) * kPortsPerJob + static_cast<uint64_t>(step);
+  return static_cast<uint16_t>(kFirstPort + place % kNumPorts);
 }
 
 /// Reads the variables of one launcher.
@@ -155,6 +212,9 @@ LaunchEnvironment read_torchrun(const EnvironmentLookup& lookup) {
                 kTorchrun.advice);
   launch.master_port = variables.port();
 
+  // In Kubernetes, each pod is a host of its own. In the pod of rank 0, MASTER_ADDR may be
+  // localhost.
+  if (variables.has("KUBERNETES_SERVICE_HOST") && !variables.has("LOCAL_WORLD_SIZE")) return launch;
   // With several hosts, a guess could assign the wrong GPUs.
   const bool is_one_host = launch.world_size == 1 || is_loopback(launch.master_address);
   LINKBOY_CHECK(is_one_host || variables.has("LOCAL_WORLD_SIZE"),
@@ -171,24 +231,38 @@ LaunchEnvironment read_torchrun(const EnvironmentLookup& lookup) {
       "LOCAL_RANK", below("LOCAL_WORLD_SIZE", launch.local_world_size), local_rank);
 
   launch.uses_agent_store = variables.find("TORCHELASTIC_USE_AGENT_STORE") == "True";
-  launch.restart_count = variables.number("TORCHELASTIC_RESTART_COUNT", kAnyCount, 0);
   return launch;
+}
+
+/// How the launcher passes texts between processes.
+LauncherExchange exchange_of(const Variables& variables) {
+  if (variables.has("PMIX_NAMESPACE") && variables.has("PMIX_RANK")) return LauncherExchange::pmix;
+  return variables.has("PMI_FD") ? LauncherExchange::pmi : LauncherExchange::none;
 }
 
 LaunchEnvironment read_mpi(const EnvironmentLookup& lookup, const LauncherVariables& names) {
   const Variables variables(lookup, names);
   LaunchEnvironment launch = variables.read();
-  launch.local_world_size =
+  const int64_t local =
       variables.number(names.local_world_size, up_to(names.world_size, launch.world_size));
+  const bool is_number_of_hosts = names.launcher == Launcher::flux;
+  launch.local_world_size = is_number_of_hosts ? ceil_div(launch.world_size, local) : local;
   launch.local_rank =
       variables.number(names.local_rank, below(names.local_world_size, launch.local_world_size));
-  LINKBOY_CHECK(!launch.master_address.empty() || launch.local_world_size == launch.world_size,
-                "MASTER_ADDR is not set, and mpirun started only ", launch.local_world_size, " of ",
-                launch.world_size,
-                " processes on this host; on several hosts it must be the host of rank 0. Pass "
-                "`-x MASTER_ADDR=<host of rank 0>` to mpirun.");
-  if (launch.master_address.empty()) launch.master_address = kLoopback;
   launch.master_port = variables.port(port_of(launch.job_id));
+  if (!launch.master_address.empty()) return launch;
+  const bool is_one_host = launch.local_world_size == launch.world_size;
+  if (is_one_host) launch.master_address = kLoopback;
+  // Without the identity of the job, jobs on the same host would use the same port.
+  const bool has_port = !launch.job_id.empty() || variables.has("MASTER_PORT");
+  if (!is_one_host || (!has_port && launch.world_size > 1))
+    launch.exchange = exchange_of(variables);
+  LINKBOY_CHECK(is_one_host || launch.exchange != LauncherExchange::none,
+                "MASTER_ADDR is not set, the launcher started only ", launch.local_world_size,
+                " of ", launch.world_size,
+                " processes on this host, and it has neither PMIx nor PMI_FD, through which rank 0 "
+                "could tell the others its address; MASTER_ADDR must be the host of rank 0. Set it "
+                "for all processes, as `mpirun -x MASTER_ADDR=<host of rank 0>` does.");
   return launch;
 }
 
@@ -249,27 +323,95 @@ LaunchEnvironment read_slurm(const EnvironmentLookup& lookup) {
   }
   if (launch.master_address.empty()) {
     launch.master_address = slurm_master_address(variables, launch.world_size);
+    const bool has_pmix = exchange_of(variables) == LauncherExchange::pmix;
+    if (launch.world_size > 1 && has_pmix) launch.exchange = LauncherExchange::pmix;
   }
-  launch.job_id += "." + variables.find("SLURM_STEP_ID").value_or("");
-  launch.master_port = variables.port(port_of(launch.job_id));
+  const auto job = parse_number<int64_t>(launch.job_id);
+  const auto step_id = variables.find("SLURM_STEP_ID").value_or("");
+  const auto step = parse_number<int64_t>(step_id);
+  launch.job_id += "." + step_id;
+  launch.master_port =
+      variables.port(job && step ? port_of_step(*job, *step) : port_of(launch.job_id));
   return launch;
 }
 
-LaunchEnvironment read_launcher(const EnvironmentLookup& lookup) {
+/// Whether the value of a variable is an integer of at least `least`.
+bool is_number(const Variables& variables, const std::string& name, int64_t least) {
+  const auto value = parse_number<int64_t>(variables.find(name.c_str()).value_or(""));
+  return value && *value >= least;
+}
+
+/// Many processes that each train alone would overwrite each other's files.
+/// @throws Error if an unknown launcher has set its variables.
+void check_no_unknown_launcher(const Variables& variables, const std::vector<std::string>& names) {
+  constexpr std::string_view kRank = "_RANK";
+  for (const std::string& name : names) {
+    if (!name.ends_with(kRank) || !is_number(variables, name, 0)) continue;
+    const std::string size = name.substr(0, name.size() - kRank.size()) + "_SIZE";
+    LINKBOY_CHECK(!is_number(variables, size, 2), name, " is ", *variables.find(name.c_str()),
+                  " and ", size, " is ", *variables.find(size.c_str()),
+                  ", so a launcher that linkboy does not know seems to have started several "
+                  "processes, which would each train alone. Set RANK and WORLD_SIZE to these "
+                  "values, and LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or call "
+                  "linkboy::launch. To train alone, unset ",
+                  size, ".");
+  }
+}
+
+LaunchEnvironment read_launcher(const EnvironmentLookup& lookup,
+                                const std::vector<std::string>& names) {
   const Variables variables(lookup);
   const bool has_rank = variables.has("RANK");
   const bool has_world_size = variables.has("WORLD_SIZE");
   if (has_rank && has_world_size) return read_torchrun(lookup);
   // Batch scripts often export only WORLD_SIZE, and srun adds the rest.
   if (variables.has(kOpenMpi.rank)) return read_mpi(lookup, kOpenMpi);
+  if (variables.has(kMpich.rank) && variables.has(kMpich.local_rank)) {
+    return read_mpi(lookup, kMpich);
+  }
   if (is_slurm_task(variables)) return read_slurm(lookup);
+  for (const LauncherVariables& other : kOtherLaunchers) {
+    if (variables.has(other.rank)) return read_mpi(lookup, other);
+  }
+  if (exchange_of(variables) == LauncherExchange::pmix) {
+    LaunchEnvironment launch;
+    launch.launcher = Launcher::pmix;
+    launch.exchange = LauncherExchange::pmix;
+    launch.job_id = *variables.find("PMIX_NAMESPACE");
+    return launch;  // PMIx knows the rest
+  }
   // Otherwise each of many processes would train alone and overwrite the files of the others.
   const char* found = has_rank ? "RANK" : "WORLD_SIZE";
   LINKBOY_CHECK(!has_rank && !has_world_size, found, " is \"", *variables.find(found), "\" but ",
                 has_rank ? "WORLD_SIZE" : "RANK",
                 " is not set; set both, or neither to run a single process. Unset ", found,
                 ", or: ", kTorchrun.advice);
+  check_no_unknown_launcher(variables, names);
   return {};
+}
+
+/// Completes what only PMIx knows.
+void complete(LaunchEnvironment& launch) {
+  if (launch.launcher != Launcher::pmix) return;
+  const auto job = pmix_job();
+  LINKBOY_CHECK(
+      job,
+      "PMIX_RANK is set, but libpmix.so.2, which knows the number of processes, cannot be "
+      "loaded. Install it (libpmix2 in Debian), or: ",
+      kTorchrun.advice);
+  launch.rank = job->rank;
+  launch.world_size = job->world_size;
+  launch.local_rank = job->local_rank;
+  launch.local_world_size = job->local_world_size;
+}
+
+std::vector<std::string> names_of_variables() {
+  std::vector<std::string> names;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text = *variable;
+    names.emplace_back(text.substr(0, text.find('=')));
+  }
+  return names;
 }
 
 bool sees_one_device(const EnvironmentLookup& lookup) {
@@ -338,8 +480,9 @@ void launch(const LaunchOptions& options) {
   launch_in_code.launch = std::move(environment);
 }
 
-LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup) {
-  LaunchEnvironment launch = read_launcher(lookup);
+LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup,
+                                          const std::vector<std::string>& names) {
+  LaunchEnvironment launch = read_launcher(lookup, names);
   launch.sees_one_device = sees_one_device(lookup);
   return launch;
 }
@@ -354,7 +497,9 @@ LaunchEnvironment read_launch_environment() {
   const std::lock_guard lock(launch_in_code.mutex);
   launch_in_code.is_read = true;
   if (launch_in_code.launch) return *launch_in_code.launch;
-  return read_launch_environment(environment_variable);
+  LaunchEnvironment launch = read_launch_environment(environment_variable, names_of_variables());
+  complete(launch);
+  return launch;
 }
 
 std::string first_host(std::string_view slurm_node_list) {

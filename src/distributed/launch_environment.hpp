@@ -5,6 +5,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "distributed/launcher_exchange.hpp"
 
 namespace linkboy {
 
@@ -12,9 +15,15 @@ namespace linkboy {
 struct LaunchEnvironment {
   enum class Launcher {
     none,
-    torchrun,  // also variables set by hand, and `launch`
-    open_mpi,  // mpirun
-    slurm,     // srun
+    torchrun,  // also variables set by hand, `launch` and Kubernetes' PyTorchJob
+    open_mpi,
+    mpich,  // and other programs with Hydra, such as Intel MPI
+    slurm,  // srun
+    jsm,    // jsrun of LSF
+    flux,
+    pals,  // mpiexec of HPE Cray
+    mvapich,
+    pmix,  // any other with PMIx, such as PRRTE
   };
 
   Launcher launcher = Launcher::none;
@@ -23,16 +32,16 @@ struct LaunchEnvironment {
   int64_t local_rank = 0;        // among the processes on this host
   int64_t local_world_size = 1;  // processes on this host
 
-  /// The address at which rank 0's store listens; empty without a launcher.
+  /// How rank 0 tells the others the address and port of its store. If the exchange is not
+  /// available, they are `master_address` and `master_port`.
+  LauncherExchange exchange = LauncherExchange::none;
+  /// The address at which rank 0's store listens; empty without a launcher, or if it is not known.
   std::string master_address;
   uint16_t master_port = 0;
 
   /// Whether torchrun's agent hosts the store at that address, so that rank 0 must not start
   /// another.
   bool uses_agent_store = false;
-  /// The number of times that torchrun has restarted its processes. The store of the agent outlives
-  /// a restart, so its keys must contain this number.
-  int64_t restart_count = 0;
 
   /// Whether CUDA_VISIBLE_DEVICES shows a single CUDA device to this process.
   bool sees_one_device = false;
@@ -51,10 +60,14 @@ struct LaunchEnvironment {
 /// Returns the value of a variable, or nullopt if it is not set.
 using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
 
-/// Reads the variables of torchrun first (torchrun may run inside the others), then those of
-/// mpirun, then those of srun. A variable with an empty value counts as not set.
-/// @throws Error if a variable is malformed, contradicts another one or is missing.
-LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup);
+/// Reads the variables of torchrun first (torchrun may run inside the others), then those of mpirun
+/// (which may have started its processes with srun), then those of srun and others. A variable with
+/// an empty value counts as not set.
+/// @param names  The names of all variables, among which those of an unknown launcher are found.
+/// @throws Error if a variable is malformed, contradicts another one or is missing, or if an
+///         unknown launcher has started several processes.
+LaunchEnvironment read_launch_environment(const EnvironmentLookup& lookup,
+                                          const std::vector<std::string>& names = {});
 
 /// Returns the values that were passed to `launch`. If it was not called, reads the environment of
 /// this process.

@@ -2,22 +2,29 @@
 
 #include "distributed/rendezvous.hpp"
 
+#include <c10/util/ScopeExit.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
+#include <cerrno>
 #include <future>
 #include <memory>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "linkboy/error.hpp"
+#include "linkboy/util/text_options.hpp"
 #include "util/first_line.hpp"
+#include "util/parse_number.hpp"
 
 namespace linkboy {
 namespace {
@@ -43,9 +50,143 @@ c10::intrusive_ptr<c10d::Store> make_store(const std::string& address,
   return store.get();
 }
 
-constexpr const char* kContradiction = "contradiction";
+bool is_loopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET) {
+    const auto& ipv4 = reinterpret_cast<const sockaddr_in&>(address);
+    return (ntohl(ipv4.sin_addr.s_addr) >> 24) == 127;
+  }
+  const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
+  return address.sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&ipv6.sin6_addr);
+}
 
-std::string key_of_arrival(int64_t rank) { return "arrived/" + std::to_string(rank); }
+std::string numeric(const sockaddr& address, socklen_t length) {
+  char name[NI_MAXHOST] = "";
+  getnameinfo(&address, length, name, sizeof(name), nullptr, 0, NI_NUMERICHOST);
+  return name;
+}
+
+/// Returns the source address of packets to `host`; empty if there is no route.
+std::string source_address(const std::string& host, uint16_t port, bool may_be_loopback) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return {};
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
+  for (const addrinfo* to = found; to != nullptr; to = to->ai_next) {
+    const int descriptor = socket(to->ai_family, to->ai_socktype | SOCK_CLOEXEC, to->ai_protocol);
+    if (descriptor < 0) continue;
+    // Connecting a datagram socket sends nothing but selects the route.
+    sockaddr_storage from{};
+    socklen_t length = sizeof(from);
+    const auto& address = reinterpret_cast<const sockaddr&>(from);
+    std::string name;
+    if (connect(descriptor, to->ai_addr, to->ai_addrlen) == 0 &&
+        getsockname(descriptor, reinterpret_cast<sockaddr*>(&from), &length) == 0) {
+      if (may_be_loopback || !is_loopback(address)) name = numeric(address, length);
+    }
+    close(descriptor);
+    if (!name.empty()) return name;
+  }
+  return {};
+}
+
+/// Whether hosts in other networks can reach the address.
+bool is_of_a_network(const sockaddr& address) {
+  const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
+  const bool is_ipv6 = address.sa_family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(&ipv6.sin6_addr);
+  return (is_ipv6 || address.sa_family == AF_INET) && !is_loopback(address);
+}
+
+/// Returns the addresses of the network interfaces that are up.
+std::vector<std::string> addresses_in_networks() {
+  std::vector<std::string> addresses;
+  ifaddrs* found = nullptr;
+  if (getifaddrs(&found) != 0) return addresses;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> interfaces(found, &freeifaddrs);
+  for (const ifaddrs* at = found; at != nullptr; at = at->ifa_next) {
+    const bool is_up = (at->ifa_flags & IFF_UP) != 0 && (at->ifa_flags & IFF_RUNNING) != 0;
+    if (at->ifa_addr == nullptr || !is_up || !is_of_a_network(*at->ifa_addr)) continue;
+    const bool is_ipv4 = at->ifa_addr->sa_family == AF_INET;
+    addresses.push_back(
+        numeric(*at->ifa_addr, is_ipv4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6)));
+  }
+  return addresses;
+}
+
+/// Whether a program accepts connections there. Waits at most two seconds.
+bool is_listening(const std::string& address, uint16_t port) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return false;
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> to(found, &freeaddrinfo);
+  const int descriptor =
+      socket(to->ai_family, to->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, to->ai_protocol);
+  if (descriptor < 0) return false;
+  auto close_it = c10::make_scope_exit([&] { close(descriptor); });
+  if (connect(descriptor, to->ai_addr, to->ai_addrlen) == 0) return true;
+  pollfd ready{.fd = descriptor, .events = POLLOUT, .revents = 0};
+  int error = EINPROGRESS;
+  socklen_t length = sizeof(error);
+  constexpr int kMilliseconds = 2'000;
+  return errno == EINPROGRESS && poll(&ready, 1, kMilliseconds) == 1 &&
+         getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
+}
+
+constexpr const char* kAddressOfRank0 = "address_of_rank_0";
+
+/// Listens on a free port, and passes it and the addresses of this host to the other ranks.
+c10::intrusive_ptr<c10d::Store> listen_for_ranks(LaunchEnvironment& launch,
+                                                 c10d::TCPStoreOptions options) {
+  options.isServer = true;
+  options.port = 0;
+  auto store = make_store("localhost", options);
+  launch.master_port = static_cast<c10d::TCPStore&>(*store).getPort();
+  const bool is_one_host = launch.world_size == launch.local_world_size;
+  std::vector<std::string> addresses =
+      is_one_host ? std::vector<std::string>{"127.0.0.1", "::1"} : addresses_in_networks();
+  // A rank on the same host must not choose another one.
+  std::erase_if(addresses, [&](const std::string& address) {
+    return !is_listening(address, launch.master_port);
+  });
+  LINKBOY_CHECK_AS(DistributedError, !addresses.empty(),
+                   "rank 0 cannot tell the other ranks its address: its host has no network "
+                   "interface that is up. Connect it to the network of the other hosts.");
+  launch.master_address = addresses.front();
+  pass_from_rank_0(launch.exchange, launch.rank,
+                   c10::str(launch.master_port, "@", c10::Join(",", addresses)), options.timeout);
+  return store;
+}
+
+/// Connects to the first address of rank 0 that this host reaches.
+c10::intrusive_ptr<c10d::Store> connect_to_rank_0(LaunchEnvironment& launch,
+                                                  c10d::TCPStoreOptions options) {
+  const std::string passed = pass_from_rank_0(launch.exchange, launch.rank, "", options.timeout);
+  const std::size_t at = passed.find('@');
+  const auto port = parse_number<uint16_t>(passed.substr(0, at));
+  LINKBOY_CHECK_AS(DistributedError, port && at != std::string::npos, "the launcher passed \"",
+                   passed, "\" instead of the address of rank 0. Set MASTER_ADDR and MASTER_PORT.");
+  options.port = *port;
+  const auto timeout = std::exchange(options.timeout, kPatience * 5);  // of one attempt
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  const std::vector<std::string> addresses = split_at(',', passed.substr(at + 1));
+  do {
+    for (const std::string& address : addresses) {
+      if (!is_listening(address, *port)) continue;
+      auto store = make_store(address, options);
+      store->setTimeout(timeout);
+      launch.master_address = address;
+      launch.master_port = *port;
+      return store;
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  throw DistributedError(c10::str("this host reaches none of the addresses of rank 0, ",
+                                  c10::Join(", ", addresses), " (port ", *port,
+                                  "). Check the network and the firewall between the hosts, or set "
+                                  "MASTER_ADDR to an address that all hosts reach."));
+}
 
 /// Identifies this process among all processes that can reach the store.
 std::string own_name() {
@@ -56,6 +197,64 @@ std::string own_name() {
   }();
   return name;
 }
+
+/// The store of torchrun's agent outlives the processes that it restarts, and its agents count
+/// restarts differently, so old keys must be told from new ones: rank 0 opens an attempt, and closes
+/// it when all ranks have joined it. A place in an attempt of earlier processes is taken, or that
+/// attempt is never closed.
+/// @throws DistributedError with the ranks that have not joined in time.
+c10::intrusive_ptr<c10d::Store> join_attempt(const c10::intrusive_ptr<c10d::Store>& store,
+                                             const LaunchEnvironment& launch,
+                                             std::chrono::milliseconds timeout) {
+  constexpr const char* kOpen = "open";
+  constexpr const char* kClosed = "closed";
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  const auto store_of = [&](const std::string& attempt) {
+    return c10::make_intrusive<c10d::PrefixStore>("attempt/" + attempt, store);
+  };
+  const auto joined = [](int64_t rank) { return "joined/" + std::to_string(rank); };
+  std::vector<int64_t> missing;
+  if (launch.rank == 0) {
+    const std::string attempt = std::to_string(store->add("attempts", 1));
+    auto own = store_of(attempt);
+    store->set(kOpen, attempt);
+    for (int64_t rank = 1; rank < launch.world_size; ++rank) {
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+      try {
+        own->wait({joined(rank)}, std::max(left, std::chrono::milliseconds(1)));
+      } catch (const std::exception&) {
+        missing.push_back(rank);
+      }
+    }
+    own->set(kClosed, "");
+    if (missing.empty()) return own;
+  } else {
+    std::string attempt;
+    bool has_place = false;
+    for (auto pause = std::chrono::milliseconds(5); std::chrono::steady_clock::now() < end;
+         pause = std::min(pause * 2, std::chrono::milliseconds(200))) {
+      const std::string newest = store->check({kOpen}) ? store->get_to_str(kOpen) : "";
+      if (!newest.empty()) {
+        auto own = store_of(newest);
+        if (std::exchange(attempt, newest) != newest) {
+          has_place = own->compareSet(joined(launch.rank), std::string(), own_name()) == own_name();
+        }
+        if (has_place && own->check({kClosed})) return own;
+      }
+      std::this_thread::sleep_for(pause);
+    }
+    missing.push_back(0);
+  }
+  throw DistributedError(c10::str("of ", launch.world_size, " ranks, ", name_of_ranks(missing),
+                                  " did not arrive in ", seconds(timeout),
+                                  " s. Check whether they were started, and see their output, or "
+                                  "increase DistributedOptions::timeout."));
+}
+
+constexpr const char* kContradiction = "contradiction";
+
+std::string key_of_arrival(int64_t rank) { return "arrived/" + std::to_string(rank); }
 
 /// A process of another launch would also publish signs of life as this rank, so that the others
 /// could not notice the loss of the real one.
@@ -97,21 +296,36 @@ std::string name_of_ranks(const std::vector<int64_t>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + list_of_ranks(ranks);
 }
 
-c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& launch,
+c10::intrusive_ptr<c10d::Store> connect_store(LaunchEnvironment& launch,
                                               std::chrono::milliseconds timeout) {
   const bool is_host = launch.rank == 0 && !launch.uses_agent_store;
-  const std::string place = launch.master_address + ":" + std::to_string(launch.master_port);
   c10d::TCPStoreOptions options;
-  options.port = launch.master_port;
-  options.isServer = is_host;
   options.waitWorkers = false;  // wait_for_arrivals names the missing ranks
   options.timeout = timeout;
+  // The keys of another job that was given the same port must not be mistaken for those of this one.
+  const std::string prefix = c10::str("linkboy/", launch.job_id);
+  if (is_available(launch.exchange)) {
+    auto store = is_host ? listen_for_ranks(launch, options) : connect_to_rank_0(launch, options);
+    auto own = c10::make_intrusive<c10d::PrefixStore>(prefix, std::move(store));
+    const auto addresses = addresses_in_networks();
+    const bool is_elsewhere =
+        launch.world_size > launch.local_world_size &&
+        std::find(addresses.begin(), addresses.end(), launch.master_address) == addresses.end();
+    // A rank on rank 0's own host may have found an address that other hosts do not reach.
+    if (is_elsewhere) own->compareSet(kAddressOfRank0, std::string(), launch.master_address);
+    return own;
+  }
+  LINKBOY_CHECK_AS(DistributedError, !launch.master_address.empty(),
+                   "MASTER_ADDR is not set, and libpmix.so.2, through which the launcher would "
+                   "pass on the address of rank 0, cannot be loaded. Install it (libpmix2 in "
+                   "Debian), or set MASTER_ADDR to the host of rank 0.");
+  options.port = launch.master_port;
+  options.isServer = is_host;
+  const std::string place = launch.master_address + ":" + std::to_string(launch.master_port);
+  c10::intrusive_ptr<c10d::Store> store;
   try {
-    auto store = make_store(launch.master_address, options);
-    // The store of torchrun's agent outlives restarts, so old keys must not be mistaken for new
-    // ones. The same applies to the keys of another job that was given the same port.
-    return c10::make_intrusive<c10d::PrefixStore>(
-        c10::str("linkboy/", launch.job_id, "/", launch.restart_count), std::move(store));
+    store =
+        c10::make_intrusive<c10d::PrefixStore>(prefix, make_store(launch.master_address, options));
   } catch (const std::exception& error) {
     if (is_host) {
       throw DistributedError(c10::str(
@@ -125,6 +339,14 @@ c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& launch,
                  "). Check whether rank 0 has started, and see its output; MASTER_ADDR and "
                  "MASTER_PORT must name its host and a port that this host can reach."));
   }
+  return launch.uses_agent_store ? join_attempt(store, launch, timeout) : store;
+}
+
+std::string own_address(const LaunchEnvironment& launch, c10d::Store& store) {
+  const bool is_known = store.check({kAddressOfRank0});
+  return local_address_towards(is_known ? store.get_to_str(kAddressOfRank0) : launch.master_address,
+                               launch.master_port,
+                               /*has_other_hosts=*/launch.world_size > launch.local_world_size);
 }
 
 void wait_for_arrivals(c10d::Store& store, int64_t rank, int64_t size,
@@ -175,72 +397,6 @@ void wait_for_arrivals(c10d::Store& store, int64_t rank, int64_t size,
   LINKBOY_CHECK_AS(DistributedError, wrong.empty(), wrong);
 }
 
-namespace {
-
-bool is_loopback(const sockaddr& address) {
-  if (address.sa_family == AF_INET) {
-    const auto& ipv4 = reinterpret_cast<const sockaddr_in&>(address);
-    return (ntohl(ipv4.sin_addr.s_addr) >> 24) == 127;
-  }
-  const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
-  return address.sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&ipv6.sin6_addr);
-}
-
-std::string numeric(const sockaddr& address, socklen_t length) {
-  char name[NI_MAXHOST] = "";
-  getnameinfo(&address, length, name, sizeof(name), nullptr, 0, NI_NUMERICHOST);
-  return name;
-}
-
-/// Returns the source address of packets to `host`; empty if there is no route.
-std::string source_address(const std::string& host, uint16_t port, bool may_be_loopback) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return {};
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
-  for (const addrinfo* to = found; to != nullptr; to = to->ai_next) {
-    const int descriptor = socket(to->ai_family, to->ai_socktype | SOCK_CLOEXEC, to->ai_protocol);
-    if (descriptor < 0) continue;
-    // Connecting a datagram socket sends nothing but selects the route.
-    sockaddr_storage from{};
-    socklen_t length = sizeof(from);
-    const auto& address = reinterpret_cast<const sockaddr&>(from);
-    std::string name;
-    if (connect(descriptor, to->ai_addr, to->ai_addrlen) == 0 &&
-        getsockname(descriptor, reinterpret_cast<sockaddr*>(&from), &length) == 0) {
-      if (may_be_loopback || !is_loopback(address)) name = numeric(address, length);
-    }
-    close(descriptor);
-    if (!name.empty()) return name;
-  }
-  return {};
-}
-
-/// Whether hosts in other networks can reach the address.
-bool is_of_a_network(const sockaddr& address) {
-  const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(address);
-  const bool is_ipv6 = address.sa_family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(&ipv6.sin6_addr);
-  return (is_ipv6 || address.sa_family == AF_INET) && !is_loopback(address);
-}
-
-/// Returns the address of the first network interface that is up; empty if there is none.
-std::string address_in_a_network() {
-  ifaddrs* found = nullptr;
-  if (getifaddrs(&found) != 0) return {};
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> interfaces(found, &freeifaddrs);
-  for (const ifaddrs* at = found; at != nullptr; at = at->ifa_next) {
-    const bool is_up = (at->ifa_flags & IFF_UP) != 0 && (at->ifa_flags & IFF_RUNNING) != 0;
-    if (at->ifa_addr == nullptr || !is_up || !is_of_a_network(*at->ifa_addr)) continue;
-    const bool is_ipv4 = at->ifa_addr->sa_family == AF_INET;
-    return numeric(*at->ifa_addr, is_ipv4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-  }
-  return {};
-}
-
-}  // namespace
-
 std::string local_address_towards(const std::string& host, uint16_t port, bool has_other_hosts) {
   std::string address = source_address(host, port, /*may_be_loopback=*/!has_other_hosts);
   if (!has_other_hosts) return address;
@@ -250,7 +406,9 @@ std::string local_address_towards(const std::string& host, uint16_t port, bool h
   for (const char* anywhere : {"192.0.2.1", "2001:db8::1"}) {
     if (address.empty()) address = source_address(anywhere, port, /*may_be_loopback=*/false);
   }
-  return address.empty() ? address_in_a_network() : address;
+  if (!address.empty()) return address;
+  const std::vector<std::string> addresses = addresses_in_networks();
+  return addresses.empty() ? "" : addresses.front();
 }
 
 }  // namespace linkboy

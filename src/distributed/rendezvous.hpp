@@ -11,10 +11,14 @@
 
 namespace linkboy {
 
-/// Returns the store that the ranks of a launch share; rank 0 or torchrun's agent hosts it.
+/// Returns the store that the ranks of a launch share; rank 0 or torchrun's agent hosts it. Sets
+/// the address and port of the launch if the launcher passes them on.
 /// @throws DistributedError if rank 0 cannot listen on its port or does not answer in time.
-c10::intrusive_ptr<c10d::Store> connect_store(const LaunchEnvironment& launch,
+c10::intrusive_ptr<c10d::Store> connect_store(LaunchEnvironment& launch,
                                               std::chrono::milliseconds timeout);
+
+/// Returns the address of this host at which other ranks reach it. All ranks must have connected.
+std::string own_address(const LaunchEnvironment& launch, c10d::Store& store);
 
 /// Waits until all ranks have called it.
 /// @throws DistributedError with the ranks that did not arrive in time, with two ranks whose sizes

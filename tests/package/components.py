@@ -52,6 +52,11 @@ def symbols_of(library, *options):
     return {line.split()[-1] for line in lines if len(line.split()) >= 2}
 
 
+def strong_symbols_of(library):
+    lines = output_of("nm", "--extern-only", "--defined-only", library).splitlines()
+    return {line.split()[2] for line in lines if re.match(r"\w+ [TDBR] ", line)}
+
+
 def main():
     source, config = pathlib.Path(sys.argv[1]), sys.argv[2]
     libraries = {path.stem.removeprefix("liblinkboy_").removeprefix("lib"): path
@@ -59,11 +64,11 @@ def main():
     table = {name: row for name, *row in ROW.findall((source / "docs/architecture.md").read_text())}
     assert set(table) == set(libraries), f"the table lists {sorted(table)}, but there are {sorted(libraries)}"
     counts = lines_of(source, table)
-    strong = {name: symbols_of(path, "--defined-only", "--no-weak") for name, path in libraries.items()}
+    strong = {name: strong_symbols_of(path) for name, path in libraries.items()}
     defined = {name: symbols_of(path, "--defined-only") for name, path in libraries.items()}
     wrong = []
     for a, b in itertools.combinations(libraries, 2):
-        # A template may be in both, as a weak symbol.
+        # What is inline or a template may be in both, as a weak symbol.
         both = strong[a] & strong[b]
         if both:
             wrong.append(f"linkboy::{a} and linkboy::{b} both define {len(both)} symbols, such as {min(both)}")

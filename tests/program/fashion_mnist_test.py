@@ -279,7 +279,10 @@ class SignalTest(ProgramTest):
                 self.assertRegex(ended.output, rf"stopped by signal {int(number)} \(.+\) after update \d+")
                 self.assertEqual(self.read_report()[-1],
                                  {"event": "end", "reason": "stop_request", "test_accuracy": None})
-                self.assertEqual(self.files(), ["output/fashion_mnist.pt", "report.jsonl"])
+                self.assertEqual(
+                    self.files(), ["output/fashion_mnist.pt", "output/states/.lock",
+                                   "output/states/state-00000001/training_state.pt", "report.jsonl"])
+                shutil.rmtree(self.path / "output/states")
         self.run_program(init_from="output/fashion_mnist.pt", max_updates=1)
 
     def test_a_signal_saves_even_if_the_reader_of_the_output_has_ended(self):
@@ -466,8 +469,8 @@ class WrongUsageTest(ProgramTest):
 
     def test_an_error_names_the_invalid_config_line(self):
         for text, message in (
-            ("lr=1e-3\n\nepochs\n", "run.conf: the options configuration file contains an invalid line 'epochs'"),
-            ("epoch=3\n", "run.conf: 'epoch' is not an option of fashion_mnist. Did you mean"),
+            ("lr=1e-3\n\nepochs\n", "run.conf:3: 'epochs' is not name=value"),
+            ("epoch=3\n", "run.conf:1: 'epoch' is not an option of fashion_mnist. Did you mean"),
         ):
             with self.subTest(text=text):
                 (self.path / "run.conf").write_text(text)

@@ -29,15 +29,20 @@ std::map<std::string, std::string> variables_of(const std::string& text) {
 }
 
 LaunchEnvironment read(const std::string& text) {
+  const auto variables = variables_of(text);
+  std::vector<std::string> names;
+  for (const auto& [name, value] : variables) names.push_back(name);
   return read_launch_environment(
-      [variables = variables_of(text)](const char* name) -> std::optional<std::string> {
+      [&](const char* name) -> std::optional<std::string> {
         const auto found = variables.find(name);
         return found != variables.end() ? std::optional(found->second) : std::nullopt;
-      });
+      },
+      names);
 }
 
 std::string text_of(const LaunchEnvironment& launch) {
-  const char* launchers[] = {"none", "torchrun", "open_mpi", "slurm"};
+  const char* launchers[] = {"none", "torchrun", "open_mpi", "mpich",   "slurm",
+                             "jsm",  "flux",     "pals",     "mvapich", "pmix"};
   std::ostringstream text;
   text << launchers[static_cast<int>(launch.launcher)] << ": rank " << launch.rank << " of "
        << launch.world_size << ", local rank " << launch.local_rank << " of "
@@ -91,7 +96,6 @@ TEST(LaunchEnvironmentTest, ReadsTorchrun) {
   EXPECT_EQ(text_of(launch), "torchrun: rank 3 of 4, local rank 1 of 2, node1, job 6f5d7cee-1435");
   EXPECT_EQ(launch.master_port, 43'841);
   EXPECT_TRUE(launch.uses_agent_store);
-  EXPECT_EQ(launch.restart_count, 2);
   EXPECT_TRUE(launch.is_distributed());
   EXPECT_FALSE(read(kTorchrun + "TORCHELASTIC_USE_AGENT_STORE=False").uses_agent_store);
 }
@@ -127,12 +131,15 @@ TEST(LaunchEnvironmentTest, ReadsOpenMpiOnOneHost) {
   EXPECT_EQ(read(kOpenMpi + "PMIX_NAMESPACE=").job_id, "1765605377");
 }
 
-TEST(LaunchEnvironmentTest, ReadsOpenMpiOnSeveralHostsGivenMasterAddr) {
-  const std::string hosts = kOpenMpi + "OMPI_COMM_WORLD_SIZE=4 ";
+TEST(LaunchEnvironmentTest, ReadsOpenMpiOnSeveralHostsGivenMasterAddrOrPmix) {
+  const std::string with_pmix = kOpenMpi + "OMPI_COMM_WORLD_SIZE=4 ";
+  EXPECT_EQ(read(with_pmix).exchange, LauncherExchange::pmix);
+  EXPECT_EQ(read(with_pmix + "MASTER_ADDR=node1").exchange, LauncherExchange::none);
+  const std::string hosts = with_pmix + "PMIX_RANK= ";
   const auto launch = read(hosts + "MASTER_ADDR=node1 MASTER_PORT=29500");
   EXPECT_EQ(launch.master_address, "node1");
   EXPECT_EQ(launch.master_port, 29'500);
-  EXPECT_ERROR(read(hosts), "mpirun started only 2 of 4");
+  EXPECT_ERROR(read(hosts), "the launcher started only 2 of 4");
   EXPECT_ERROR(read(hosts), "-x MASTER_ADDR=<host of rank 0>");
 }
 
@@ -179,6 +186,77 @@ TEST(LaunchEnvironmentTest, ThePortDependsOnTheJob) {
   EXPECT_EQ(read(kOpenMpi).master_port, 17'468);
 }
 
+TEST(LaunchEnvironmentTest, TheTasksOfAJobArrayUseDifferentPorts) {
+  std::set<uint16_t> ports;
+  for (int job = 200'505; job < 202'505; ++job) {
+    ports.insert(read(kSrun + "SLURM_STEP_ID=0 SLURM_JOB_ID=" + std::to_string(job)).master_port);
+  }
+  EXPECT_EQ(ports.size(), 2000U);
+}
+
+/// The variables that mpiexec of MPICH 4.0.2 sets.
+const std::string kMpich =
+    "PMI_RANK=1 PMI_SIZE=2 PMI_FD=8 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1 HYDI_CONTROL_FD=7 ";
+
+TEST(LaunchEnvironmentTest, ReadsMpich) {
+  const auto one_host = read(kMpich);
+  EXPECT_EQ(text_of(one_host), "mpich: rank 1 of 2, local rank 1 of 2, 127.0.0.1, job ");
+  EXPECT_EQ(one_host.exchange, LauncherExchange::pmi) << "jobs on one host need different ports";
+  EXPECT_EQ(read(kMpich + "MASTER_PORT=5").exchange, LauncherExchange::none);
+  const auto hosts = read(kMpich + "PMI_SIZE=4");
+  EXPECT_EQ(text_of(hosts), "mpich: rank 1 of 4, local rank 1 of 2, , job ");
+  EXPECT_EQ(hosts.exchange, LauncherExchange::pmi);
+  EXPECT_ERROR(read(kMpich + "PMI_SIZE=4 PMI_FD="), "it has neither PMIx nor PMI_FD");
+  // Hydra starts its own processes with srun within a job of Slurm.
+  EXPECT_EQ(read(kSrun + kMpich).launcher, Launcher::mpich);
+  // The tasks of `srun --mpi=pmi2`.
+  EXPECT_EQ(read(kSrun + "PMI_RANK=9 PMI_SIZE=11 PMI_FD=8 PMI_JOBID=7.0").launcher,
+            Launcher::slurm);
+}
+
+TEST(LaunchEnvironmentTest, ReadsOtherLaunchers) {
+  const std::string pmix = " PMIX_NAMESPACE=x PMIX_RANK=5";
+  const std::pair<std::string, const char*> cases[] = {
+      {"JSM_NAMESPACE_RANK=5 JSM_NAMESPACE_SIZE=8 JSM_NAMESPACE_LOCAL_RANK=1 "
+       "JSM_NAMESPACE_LOCAL_SIZE=4 LSB_JOBID=77",
+       "jsm: rank 5 of 8, local rank 1 of 4, , job 77"},
+      {"FLUX_TASK_RANK=5 FLUX_JOB_SIZE=8 FLUX_TASK_LOCAL_ID=1 FLUX_JOB_NNODES=2 FLUX_JOB_ID=f7",
+       "flux: rank 5 of 8, local rank 1 of 4, , job f7"},
+      {"PALS_RANKID=5 PMI_RANK=5 PMI_SIZE=8 PALS_LOCAL_RANKID=1 PMI_LOCAL_SIZE=4 PALS_APID=a9",
+       "pals: rank 5 of 8, local rank 1 of 4, , job a9"},
+      {"MV2_COMM_WORLD_RANK=5 MV2_COMM_WORLD_SIZE=8 MV2_COMM_WORLD_LOCAL_RANK=1 "
+       "MV2_COMM_WORLD_LOCAL_SIZE=4",
+       "mvapich: rank 5 of 8, local rank 1 of 4, , job "}};
+  for (const auto& [variables, text] : cases) {
+    const auto launch = read(variables + pmix);
+    EXPECT_EQ(text_of(launch), text);
+    EXPECT_EQ(launch.exchange, LauncherExchange::pmix);
+    EXPECT_EQ(read(variables + " MASTER_ADDR=node1").master_address, "node1");
+    EXPECT_ERROR(read(variables), "MASTER_ADDR must be the host of rank 0");
+  }
+  EXPECT_EQ(read(pmix).launcher, Launcher::pmix);
+}
+
+TEST(LaunchEnvironmentTest, APodOfKubernetesIsAHost) {
+  for (const char* address : {"job-master-0", "localhost"}) {
+    const auto launch = read(c10::str("RANK=2 WORLD_SIZE=3 MASTER_PORT=23456 MASTER_ADDR=", address,
+                                      " KUBERNETES_SERVICE_HOST=10.96.0.1"));
+    EXPECT_EQ(text_of(launch),
+              c10::str("torchrun: rank 2 of 3, local rank 0 of 1, ", address, ", job "));
+  }
+}
+
+TEST(LaunchEnvironmentTest, ProcessesOfAnUnknownLauncherDoNotTrainAlone) {
+  EXPECT_ERROR(read("FOO_RANK=1 FOO_SIZE=2"),
+               "FOO_RANK is 1 and FOO_SIZE is 2, so a launcher that linkboy does not know");
+  EXPECT_ERROR(read("FOO_WORLD_RANK=0 FOO_WORLD_SIZE=3"), "To train alone, unset FOO_WORLD_SIZE.");
+  for (const char* harmless : {"FOO_RANK=0 FOO_SIZE=1", "FOO_RANK=0", "FOO_SIZE=4",
+                               "FOO_RANK=first FOO_SIZE=4", "FOO_RANK=1 BAR_SIZE=4"}) {
+    EXPECT_EQ(read(harmless).launcher, Launcher::none) << harmless;
+  }
+  EXPECT_EQ(read(kTorchrun + "FOO_RANK=1 FOO_SIZE=2").launcher, Launcher::torchrun);
+}
+
 TEST(LaunchEnvironmentTest, MalformedVariablesAreErrors) {
   const std::string one_host = "RANK=0 WORLD_SIZE=2 MASTER_ADDR=::1 MASTER_PORT=1 ";
   const std::pair<std::string, const char*> cases[] = {
@@ -199,7 +277,6 @@ TEST(LaunchEnvironmentTest, MalformedVariablesAreErrors) {
       {kTorchrun + "LOCAL_WORLD_SIZE=5", "from 1 to 4 (WORLD_SIZE is 4)"},
       {kTorchrun + "LOCAL_RANK=", "LOCAL_RANK is not set"},
       {kTorchrun + "LOCAL_RANK=2", "from 0 to 1 (LOCAL_WORLD_SIZE is 2)"},
-      {kTorchrun + "TORCHELASTIC_RESTART_COUNT=one", "RESTART_COUNT is \"one\""},
       {one_host + "LOCAL_RANK=2", "LOCAL_RANK is \"2\""},
       {kOpenMpi + "OMPI_COMM_WORLD_SIZE=", "OMPI_COMM_WORLD_SIZE is not set"},
       {kOpenMpi + "OMPI_COMM_WORLD_RANK=2", "OMPI_COMM_WORLD_RANK is \"2\""},

@@ -57,11 +57,11 @@ TEST(RendezvousTest, RanksOfAnotherJobOnTheSamePortCannotReadItsKeys) {
 
 TEST(RendezvousTest, ARankThatAnotherProcessAlreadyHasIsAnErrorThatNamesTheProcess) {
   using namespace std::chrono_literals;
-  const LaunchEnvironment launch{.rank = 0,
-                                 .world_size = 1,
-                                 .master_address = "127.0.0.1",
-                                 .master_port = port_that_was_free(),
-                                 .job_id = "job"};
+  LaunchEnvironment launch{.rank = 0,
+                           .world_size = 1,
+                           .master_address = "127.0.0.1",
+                           .master_port = port_that_was_free(),
+                           .job_id = "job"};
   const auto store = connect_store(launch, 30s);
   wait_for_arrivals(*store, 0, 1, 30s);
   wait_for_arrivals(*store, 0, 1, 30s);  // the same process
