@@ -199,9 +199,9 @@ std::string own_name() {
 }
 
 /// The store of torchrun's agent outlives the processes that it restarts, and its agents count
-/// restarts differently, so old keys must be told from new ones: rank 0 opens an attempt, and closes
-/// it when all ranks have joined it. A place in an attempt of earlier processes is taken, or that
-/// attempt is never closed.
+/// restarts differently, so old keys must be told from new ones: rank 0 opens an attempt, and
+/// closes it when all ranks have joined it. A place in an attempt of earlier processes is taken, or
+/// that attempt is never closed.
 /// @throws DistributedError with the ranks that have not joined in time.
 c10::intrusive_ptr<c10d::Store> join_attempt(const c10::intrusive_ptr<c10d::Store>& store,
                                              const LaunchEnvironment& launch,
@@ -302,7 +302,7 @@ c10::intrusive_ptr<c10d::Store> connect_store(LaunchEnvironment& launch,
   c10d::TCPStoreOptions options;
   options.waitWorkers = false;  // wait_for_arrivals names the missing ranks
   options.timeout = timeout;
-  // The keys of another job that was given the same port must not be mistaken for those of this one.
+  // The keys of another job that was given the same port must not be mistaken for own ones.
   const std::string prefix = c10::str("linkboy/", launch.job_id);
   if (is_available(launch.exchange)) {
     auto store = is_host ? listen_for_ranks(launch, options) : connect_to_rank_0(launch, options);

@@ -15,7 +15,9 @@
 #include <chrono>
 #include <set>
 #include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "distributed/init_process_group.hpp"
 #include "support/expect_error.hpp"
@@ -68,6 +70,43 @@ TEST(RendezvousTest, ARankThatAnotherProcessAlreadyHasIsAnErrorThatNamesTheProce
   store->set("claimed/0", "process 7 on elsewhere, 123");
   EXPECT_ERROR(wait_for_arrivals(*store, 0, 1, 30s),
                "another process is already rank 0 here (process 7 on elsewhere)");
+}
+
+TEST(RendezvousTest, ARankDoesNotJoinAnEarlierAttempt) {
+  using namespace std::chrono_literals;
+  LaunchEnvironment launch{.rank = 1,
+                           .world_size = 2,
+                           .master_address = "127.0.0.1",
+                           .uses_agent_store = true,
+                           .job_id = "job"};
+  c10d::TCPStoreOptions options;
+  options.isServer = true;
+  options.port = 0;
+  const auto server = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  c10d::Store& agent = *server;
+  launch.master_port = server->getPort();
+  // An attempt of two processes that have ended, and one that was never complete.
+  agent.add("linkboy/job/attempts", 2);
+  agent.set("linkboy/job/open", "1");
+  agent.set("linkboy/job/attempt/1/joined/1", "process 7 on elsewhere, 123");
+  agent.set("linkboy/job/attempt/1/closed", "");
+  c10::intrusive_ptr<c10d::Store> of_rank_1;
+  std::thread rank_1([&] { of_rank_1 = connect_store(launch, 30s); });
+  std::this_thread::sleep_for(50ms);
+  agent.set("linkboy/job/open", "2");
+  std::this_thread::sleep_for(300ms);
+  LaunchEnvironment first = launch;
+  first.rank = 0;
+  const auto of_rank_0 = connect_store(first, 30s);
+  rank_1.join();
+  of_rank_0->set("key", "of attempt 3");
+  EXPECT_TRUE(of_rank_1->check({"key"}));
+  EXPECT_EQ(agent.get_to_str("linkboy/job/attempt/3/key"), "of attempt 3");
+
+  EXPECT_ERROR_AS(DistributedError, connect_store(first, 50ms),
+                  "of 2 ranks, rank 1 did not arrive in 0.05 s");
+  launch.job_id = "another";
+  EXPECT_ERROR_AS(DistributedError, connect_store(launch, 50ms), "rank 0 did not arrive");
 }
 
 TEST(RendezvousTest, RanksAreNamedInSingularOrPlural) {
