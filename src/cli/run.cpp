@@ -189,8 +189,8 @@ TrainerOptions make_trainer_options(const RunSettings& settings, const std::stri
         as_usage("callbacks", [&] { return make_named_callback(each, settings); }));
   }
   parts.metrics = as_usage("metrics", [&] { return make_metrics(settings, program.metrics); });
-  if (auto track_run = as_usage("trackers", [&] { return make_track_run(settings, config); })) {
-    parts.callbacks.push_back(std::move(track_run));
+  if (auto tracking = as_usage("trackers", [&] { return make_track_run(settings, config); })) {
+    parts.callbacks.push_back(std::move(tracking));
   }
   parts.callbacks.push_back(std::make_shared<RunConfiguration>(config));
   if (!settings.default_callbacks) parts.default_callbacks = low_overhead_callbacks();
@@ -198,10 +198,11 @@ TrainerOptions make_trainer_options(const RunSettings& settings, const std::stri
   parts.default_callbacks.push_back(std::make_shared<StopOnSignal>());
   SaveTrainingStateOptions states = settings.states;
   states.directory = states_directory(settings);
-  parts.default_callbacks.push_back(
-      saves_states(settings)
-          ? std::shared_ptr<Callback>(std::make_shared<SaveTrainingState>(std::move(states)))
-          : std::make_shared<SaveWhenStopped>(std::move(states)));
+  if (saves_states(settings)) {
+    parts.default_callbacks.push_back(std::make_shared<SaveTrainingState>(states));
+  } else {
+    parts.default_callbacks.push_back(std::make_shared<SaveWhenStopped>(states));
+  }
   as_usage("callbacks", [&] { return CallbackHandler(parts.callbacks); });
   return parts;
 }

@@ -136,6 +136,7 @@ c10::IValue PredictedRows::concatenated(const std::vector<c10::IValue>& batches)
   const c10::IValue& first = batches.front();
   if (first.isTensor()) {
     std::vector<at::Tensor> rows;
+    rows.reserve(batches.size());
     for (const c10::IValue& batch : batches) rows.push_back(batch.toTensor());
     return at::cat(rows);
   }

@@ -135,9 +135,9 @@ TEST_F(RunTest, AnObjectWithTheNameOfADefaultKeepsTheOptionsThatAreNotGiven) {
   RunProgram program;
   program.defaults.optimizer = sgd({.lr = 0.5, .momentum = 0.9});
   program.defaults.callbacks = {early_stopping({.patience = 3}), model_ema({.decay = 0.5})};
-  const auto config = print_config({"--optimizer", "sgd:weight_decay=0.25", "--callbacks",
-                                    "early-stopping:min_delta=0.125"},
-                                   program);
+  const auto config = print_config(
+      {"--optimizer", "sgd:weight_decay=0.25", "--callbacks", "early-stopping:min_delta=0.125"},
+      program);
   expect_members(config, R"({"optimizer": {"lr": 0.5, "momentum": 0.9, "weight_decay": 0.25}})");
   ASSERT_EQ(config["callbacks"].size(), 1U) << "a list is replaced as a whole";
   EXPECT_EQ(config["callbacks"][0]["patience"], 3);

@@ -15,8 +15,8 @@
 namespace linkboy::cli::run_test {
 namespace {
 
-using ::testing::AllOf;
 using linkboy::testing::AtUpdate;
+using ::testing::AllOf;
 using ::testing::Contains;
 using testing::first_weight;
 using ::testing::HasSubstr;
