@@ -73,6 +73,9 @@ class SetupTest(unittest.TestCase):
     def test_tools_of_tests_and_lint_are_installed_with_dev_only(self):
         plain = set(self.setup("--list")[1].split())
         dev = set(self.setup("--dev", "--list")[1].split())
+        clusters = set(self.setup("--clusters", "--list")[1].split())
+        self.assertLess(dev, clusters)
+        self.assertEqual(clusters & {"slurm-wlm", "mpich"}, {"slurm-wlm", "mpich"})
         self.assertLessEqual({"cmake", "g++", "python3-venv", "dataset-fashion-mnist"}, plain)
         self.assertLessEqual(plain, dev)
         tools = {"libgtest-dev", "libbenchmark-dev", "openmpi-bin", "clang", "clang-tidy", "cppcheck", "doxygen"}
@@ -100,7 +103,7 @@ class SetupTest(unittest.TestCase):
 
     def test_an_unknown_option_is_an_error(self):
         self.assertEqual(self.setup("--develop"), (1, "setup: error: unknown option '--develop'; the options are "
-                                                      "--dev, --list and --help\n"))
+                                                      "--dev, --clusters, --list and --help\n"))
 
     def test_help_is_printed_without_an_install(self):
         status, output = self.setup("--help")
