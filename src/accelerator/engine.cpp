@@ -472,7 +472,7 @@ void Engine::load_state_dict(const StateDict& state) {
                 " micro-steps; none may be negative. Use another state.");
   if (run.train_dataloader_) {
     micro_step =
-        micro_step_in_this_run(own, *run.train_dataloader_, run.accelerator_->num_processes(),
+        micro_step_in_this_run(own, *run.train_dataloader_, *run.accelerator_,
                                run.config_.gradient_accumulation_steps, "the Engine's state");
   }
   StateDict before;

@@ -2,8 +2,6 @@
 
 #include "accelerator/resume_position.hpp"
 
-#include <algorithm>
-
 #include "linkboy/error.hpp"
 
 namespace linkboy {
@@ -20,7 +18,7 @@ void save_resume_position(StateDict& state, const DataLoader& loader, int64_t nu
 }
 
 int64_t micro_step_in_this_run(const StateDict& state, const DataLoader& loader,
-                               int64_t num_processes, int64_t accumulation_steps,
+                               const Accelerator& accelerator, int64_t accumulation_steps,
                                const std::string& whose) {
   const int64_t saved = state.get_int("micro_step");
   if (saved == 0 || !state.contains(kSamples)) return saved;
@@ -33,18 +31,19 @@ int64_t micro_step_in_this_run(const StateDict& state, const DataLoader& loader,
       saved > 0 && samples_then > 0 && !__builtin_mul_overflow(saved, samples_then, &num_samples),
       whose, " was saved after ", saved, " micro-steps of ", samples_then,
       " samples; both must be positive and within the range of a run. Use another state.");
-  const int64_t here = loader.batch_size() * num_processes;
-  LINKBOY_CHECK(num_samples % here == 0, whose, " was saved in mid-epoch, after ", num_samples,
-                " samples, but batches of ", loader.batch_size(), " on ", num_processes,
-                " processes do not end there. Resume with ", samples_then,
-                " samples per micro-step on all processes together, or a divisor of that.");
-  const int64_t micro_step = std::min(num_samples / here, num_here);
+  const int64_t here = loader.batch_size() * accelerator.num_processes();
+  const int64_t micro_steps = num_samples / here;
+  if (micro_steps >= num_here) return num_here;
   // A run that resumed inside an accumulation window would lack the gradients of the window's first
   // micro-steps.
-  LINKBOY_CHECK(micro_step % accumulation_steps == 0 || micro_step == num_here, whose,
-                " was saved in mid-epoch, after ", micro_step,
-                " batches of this run, where no accumulation window of ", accumulation_steps,
-                " batches ends. Set gradient_accumulation_steps to a divisor of ", micro_step, ".");
+  const int64_t micro_step = micro_steps - micro_steps % accumulation_steps;
+  const int64_t num_repeated = num_samples - micro_step * here;
+  if (num_repeated > 0 && accelerator.is_main_process()) {
+    TORCH_WARN(whose, " was saved in mid-epoch, after ", num_samples,
+               " samples, where no update of this run ends: one has ", accumulation_steps,
+               " batches of ", loader.batch_size(), " samples on ", accelerator.num_processes(),
+               " processes. The last ", num_repeated, " samples are trained a second time.");
+  }
   return micro_step;
 }
 

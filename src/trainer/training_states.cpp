@@ -328,7 +328,7 @@ bool Trainer::Implementation::TrainingStates::load(const std::filesystem::path& 
   check_training_state(state, path);
   const auto& loader = trainer_.run_->data.train_dataloader;
   const int64_t micro_step =
-      loader ? micro_step_in_this_run(state, *loader, accelerator.num_processes(),
+      loader ? micro_step_in_this_run(state, *loader, accelerator,
                                       trainer_.run_->config.gradient_accumulation_steps,
                                       c10::str(path))
              : state.get_int("micro_step");

@@ -1,0 +1,140 @@
+"""Launchers start three ranks on three simulated hosts."""
+
+import os
+import re
+
+from cluster import ENDLESS, TESTS, ClusterTest, Launchers, programs, torchrun, unittest_main
+
+
+class LaunchersTest(ClusterTest):
+    """Three ranks, each on a host of its own."""
+
+    HOSTS = {"count": 3, "has_head": True}
+    # Without --kill-on-bad-exit, the other ranks of srun find out by themselves.
+    KILLED = re.compile("rank 2 is lost|rank 2 with PID|RUNNING AT node3")
+
+    @classmethod
+    def start_servers(cls):
+        cls.launchers = Launchers(cls.network, cls.folder, cls.addClassCleanup)
+
+    def launch(self, name, folder=None, **changes):
+        folder = folder or name.replace(" ", "_")
+        return self.launchers.start(self, name, folder, self.program(**changes))
+
+    def test_all_launchers_train_the_same_model(self):
+        weights = {}
+        for name in Launchers.NAMES:
+            with self.subTest(name):
+                self.end_well(*self.launch(name))
+                weights[name] = self.weights(name.replace(" ", "_"))
+                self.assertEqual(weights[name], weights["none"])
+        page = (TESTS.parent / "docs" / "distributed.md").read_text()
+        documented = re.findall(r"^\| ([^|]*?) \|[^|]*\| run(?:, [^|]*)? \|$", page, re.MULTILINE)
+        names = {row: self.ROWS.get(row, row) for row in documented}
+        self.assertLessEqual({name for name in names.values() if name}, set(weights), "docs/distributed.md")
+        self.assertLessEqual({name for name in weights if " with " not in name}, set(names.values()), "docs/distributed.md")
+
+    # Rows of the page with another name. The program itself is tested by distributed.launch_in_code.
+    ROWS = {"Other programs with PMIx, such as PRRTE": "PMIx", "none, one host or several": "none",
+            "the program itself": None}
+
+    def test_after_a_rank_was_killed_each_launcher_resumes(self):
+        for name in ("Open MPI", "MPICH", "Slurm", "torchrun"):
+            with self.subTest(name):
+                folder = name.replace(" ", "_")
+                states = {**ENDLESS, "save_every_updates": 10, "resume_from": "latest",
+                          "accelerator__distributed__timeout": "10s"}
+                processes = self.launch(name, **states)
+                self.wait_until(lambda: self.last_update(folder) >= 25, *processes)
+                self.network["node3"].run("pkill", "-KILL", "-x", "fashion_mnist")
+                for process in processes[1:]:  # other agents of torchrun wait for the first
+                    self.end(process, seconds=90)
+                ended = self.end(*processes, seconds=90)
+                self.assertNotIn(0, [one.status for one in ended])
+                self.assertRegex("".join(one.output + one.error for one in ended), self.KILLED)
+                last = self.last_update(folder) + 20
+                ended = self.end_well(*self.launch(name, **{**states, "max_updates": last}))
+                self.assertRegex("".join(one.output for one in ended), "Resumed training state")
+                self.end_well(*self.launch("none", f"whole_{folder}", **{**ENDLESS, "max_updates": last}))
+                self.assertEqual(self.weights(folder), self.weights(f"whole_{folder}"))
+
+    def test_the_first_error_is_that_of_the_rank_that_failed(self):
+        """The others report only afterwards that they miss it, whatever the launcher prints."""
+        empty = self.path / "empty"
+        empty.mkdir()
+        self.network["node3"].run("mount", "--bind", empty, self.data)
+        self.addCleanup(self.network["node3"].run, "umount", self.data)
+        for name in ("Open MPI", "MPICH", "Slurm", "torchrun"):
+            with self.subTest(name):
+                processes = self.launch(name, accelerator__distributed__timeout="10s")
+                ended = self.end(*processes, seconds=90)
+                self.assertNotIn(0, [one.status for one in ended])
+                errors = re.findall(r"(?m)^fashion_mnist.*error: .*$", "\n".join(one.error for one in reversed(ended)))
+                self.assertTrue(errors, ended)
+                self.assertRegex(errors[0], r"^fashion_mnist \(rank 2\): error: .*" + re.escape(str(self.data)))
+
+    def test_a_wrong_option_is_an_error_of_all_ranks(self):
+        for name in ("Open MPI", "MPICH", "Slurm"):
+            with self.subTest(name):
+                (ended,) = self.end(*self.launch(name, lr=-1), seconds=90)
+                self.assertNotEqual(ended.status, 0)
+                self.assertRegex(ended.error, r"(?m)^fashion_mnist \(rank [0-2]\): error: --optimizer: the optimizer's lr is -1")
+
+    def test_jobs_of_mpich_on_one_host_do_not_meet(self):
+        """Its variables do not identify the job."""
+        jobs = [self.start_on("node1", ["mpiexec.hydra", "-n", "2", *self.program()], f"job{i}") for i in range(3)]
+        self.end_well(*jobs)
+        self.assertEqual(len({self.weights(f"job{i}") for i in range(3)}), 1)
+
+    def test_ranks_that_share_all_cores_are_a_warning(self):
+        for threads, warns in ((None, True), ("1", False)):
+            variables = {"OMP_NUM_THREADS": threads} if threads else {}
+            num_ranks = os.cpu_count() + 1
+            launcher = ["mpiexec.hydra", "-n", str(num_ranks), "env", *(() if threads else ("-u", "OMP_NUM_THREADS"))]
+            process = self.start_on("node1", [*launcher, *self.program()], f"threads_{threads}", **variables)
+            (ended,) = self.end_well(process)
+            self.assertEqual(ended.output.count(f"WARNING: each of the {num_ranks} processes on this host may use"), int(warns))
+
+
+class ElasticTest(ClusterTest):
+    """torchrun with one or two hosts. Each has one rank."""
+
+    HOSTS = {"count": 2}
+
+    def agent(self, host, folder, **changes):
+        options = {**ENDLESS, "save_every_updates": 10, "resume_from": "latest",
+                   "accelerator__distributed__timeout": "10s", **changes}
+        return self.start_on(host, [*torchrun(self), "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3",
+                                    "--rdzv-backend", "c10d", "--rdzv-endpoint", "node1:29500", "--rdzv-id", "job",
+                                    "--rdzv-conf", "last_call_timeout=3", *self.program(**options)], folder)
+
+    def test_a_killed_rank_restarts_and_resumes(self):
+        agents = [self.agent(host, "killed", max_updates=4000) for host in ("node1", "node2")]
+        for host in ("node2", "node1"):
+            reached = self.last_update("killed")
+            self.wait_until(lambda: self.last_update("killed") >= reached + 30, *agents)
+            self.network[host].run("pkill", "-KILL", "-x", "fashion_mnist")
+            before = self.last_update("killed")
+            self.wait_until(lambda: "Resumed training state" in "".join(programs.output_of(agent)[0] for agent in agents),
+                            *agents)
+            self.wait_until(lambda: self.last_update("killed") > before + 10, *agents)
+        self.end_well(*agents)
+        self.assertEqual(self.updates("killed"), list(range(1, 4001)))
+
+    def num_starts(self, process, num_ranks):
+        return programs.output_of(process)[0].count(f"{num_ranks} process")
+
+    def test_hosts_can_join_and_leave(self):
+        first = self.agent("node1", "changing", max_updates=20000)
+        self.wait_until(lambda: self.last_update("changing") >= 30, first)
+        second = self.agent("node2", "changing", max_updates=20000)
+        self.wait_until(lambda: "of 2" in programs.output_of(first)[0], first, second)
+        joined = self.last_update("changing")
+        self.wait_until(lambda: self.last_update("changing") >= joined + 100, first, second)
+        second.terminate()
+        self.end(second, seconds=60)
+        self.end_well(first)
+
+
+if __name__ == "__main__":
+    unittest_main.main()
