@@ -9,6 +9,7 @@
 #include <ctime>
 #include <thread>
 
+#include "distributed/agreement.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
 
@@ -71,6 +72,7 @@ void StopOnSignal::install(Trainer& trainer) {
                 "another run of this process has StopOnSignal's handlers; only one may have them "
                 "at a time.");
   is_installed_ = true;
+  signal_of_any_rank_ = 0;
   if (StopOnSignal* last = last_stopped.exchange(nullptr)) last->restore_handlers();
   if (is_unheeded.exchange(false)) {
     trainer.request_stop();
@@ -98,8 +100,15 @@ void StopOnSignal::install(Trainer& trainer) {
   }
 }
 
+void StopOnSignal::on_training_run_end(Trainer& trainer) {
+  if (trainer.run().result().reason != StopReason::stop_request) return;
+  const auto& group = trainer.accelerator().process_group();
+  signal_of_any_rank_ = static_cast<int>(max_over_ranks(group, first_signal.load()));
+}
+
 std::optional<int> StopOnSignal::signal() const {
-  const int signal = first_signal.load();
+  const int own = first_signal.load();
+  const int signal = own != 0 ? own : signal_of_any_rank_;
   if (signal == 0) return std::nullopt;
   return signal;
 }

@@ -39,8 +39,10 @@ class LINKBOY_API StopOnSignal : public Callback {
  public:
   ~StopOnSignal() override;
 
-  /// Returns the first signal that arrived during the current or last run, or nullopt if there was
-  /// none.
+  /// Returns the first signal that this process received during the current or last run. If it
+  /// received none, returns the signal of another rank that ended the last training run, or nullopt
+  /// if there was none. So all ranks end with the same status, and a launcher that restarts failed
+  /// processes does not take some of them for finished.
   std::optional<int> signal() const;
 
   /// @throws Error if another run of this process uses the handlers.
@@ -51,6 +53,7 @@ class LINKBOY_API StopOnSignal : public Callback {
     if (!is_installed_) install(trainer);  // a prediction within a run is a part of it
   }
   /// @}
+  void on_training_run_end(Trainer& trainer) override;
   void on_run_exit(Trainer& trainer) override { end_run(trainer); }
 
  protected:
@@ -65,6 +68,7 @@ class LINKBOY_API StopOnSignal : public Callback {
 
   std::vector<std::pair<int, struct sigaction>> replaced_;
   bool is_installed_ = false;
+  int signal_of_any_rank_ = 0;  // that ended the run; 0 if there is none
 };
 /// Makes a StopOnSignal.
 inline constexpr Maker<StopOnSignal> stop_on_signal{};

@@ -341,7 +341,7 @@ void check_together(const RunSettings& settings, const RunSettings& defaults) {
   check_outputs_differ(settings);
 }
 
-/// Returns the signal that stopped the run, if this process received one.
+/// Returns the signal that stopped the run, if a process received one.
 std::optional<int> signal_of(Trainer& trainer) {
   const auto callback = trainer.callback_handler().find<StopOnSignal>();
   return callback ? callback->signal() : std::nullopt;
@@ -393,7 +393,7 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
   }
   if (reason == StopReason::stop_request) {
     // After a stop request, skip the final test.
-    const auto signal = signal_of(*trainer);  // on several ranks, another one may have received it
+    const auto signal = signal_of(*trainer);
     const std::string cause =
         signal ? fmt::format("by signal {} ({})", *signal, strsignal(*signal)) : "on request";
     trainer->print(fmt::format("stopped {} after update {}", cause, num_updates));
@@ -406,8 +406,7 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
                 "with --train.gradient_clip_norm.");
   // If one process fails, launchers kill the others; none of them may be writing then.
   accelerator->wait_for_everyone();
-  // A shell or a job scheduler sees the reason in the exit status. With several processes, this
-  // applies to those that received the signal.
+  // A shell or a job scheduler sees the reason in the exit status.
   constexpr int kKilledBySignal = 128;
   if (const auto signal = signal_of(*trainer)) throw ExitStatus{kKilledBySignal + *signal};
 }

@@ -68,7 +68,8 @@ constexpr LauncherVariables kMpich{
     .job_id = {},
     .advice = "Do not change the PMI_ and MPI_ variables of mpiexec."};
 
-/// The local world size is computed from the number of nodes.
+/// The local world size is computed from the number of nodes. The broker of Flux may run under
+/// Slurm or jsrun, whose variables its tasks then have, too.
 constexpr LauncherVariables kFlux{.launcher = Launcher::flux,
                                   .world_size = "FLUX_JOB_SIZE",
                                   .rank = "FLUX_TASK_RANK",
@@ -84,9 +85,8 @@ constexpr std::array kOtherLaunchers{
                       .rank = "JSM_NAMESPACE_RANK",
                       .local_world_size = "JSM_NAMESPACE_LOCAL_SIZE",
                       .local_rank = "JSM_NAMESPACE_LOCAL_RANK",
-                      .job_id = {"LSB_JOBID"},
+                      .job_id = {"PMIX_NAMESPACE", "LSB_JOBID"},  // a job may have several steps
                       .advice = "Do not change the JSM_NAMESPACE_ variables of jsrun."},
-    kFlux,
     LauncherVariables{.launcher = Launcher::pals,
                       .world_size = "PMI_SIZE",
                       .rank = "PALS_RANKID",
@@ -181,6 +181,17 @@ class Variables {
         number("MASTER_PORT", {1, 65'535}, otherwise, "Set it to a free port of rank 0's host."));
   }
 
+  /// How the launcher passes texts between processes.
+  LauncherExchange exchange() const {
+    if (has("PMIX_NAMESPACE") && has("PMIX_RANK")) return LauncherExchange::pmix;
+    return has("PMI_FD") ? LauncherExchange::pmi : LauncherExchange::none;
+  }
+
+  void choose_exchange(LaunchEnvironment& launch) const {
+    launch.exchange = exchange();
+    launch.port_with_exchange = has("MASTER_PORT") ? port() : 0;
+  }
+
   /// Reads what all launchers set in the same way.
   LaunchEnvironment read() const {
     LaunchEnvironment launch;
@@ -212,9 +223,11 @@ LaunchEnvironment read_torchrun(const EnvironmentLookup& lookup) {
                 kTorchrun.advice);
   launch.master_port = variables.port();
 
-  // In Kubernetes, each pod is a host of its own. In the pod of rank 0, MASTER_ADDR may be
-  // localhost.
-  if (variables.has("KUBERNETES_SERVICE_HOST") && !variables.has("LOCAL_WORLD_SIZE")) return launch;
+  // A PyTorchJob of Kubernetes sets no local variables, because each pod is a host of its own. In
+  // the pod of rank 0, MASTER_ADDR may be localhost.
+  const bool is_pod = variables.has("KUBERNETES_SERVICE_HOST") &&
+                      !variables.has("LOCAL_WORLD_SIZE") && !variables.has("LOCAL_RANK");
+  if (is_pod && (launch.rank == 0 || !is_loopback(launch.master_address))) return launch;
   // With several hosts, a guess could assign the wrong GPUs.
   const bool is_one_host = launch.world_size == 1 || is_loopback(launch.master_address);
   LINKBOY_CHECK(is_one_host || variables.has("LOCAL_WORLD_SIZE"),
@@ -234,21 +247,19 @@ LaunchEnvironment read_torchrun(const EnvironmentLookup& lookup) {
   return launch;
 }
 
-/// How the launcher passes texts between processes.
-LauncherExchange exchange_of(const Variables& variables) {
-  if (variables.has("PMIX_NAMESPACE") && variables.has("PMIX_RANK")) return LauncherExchange::pmix;
-  return variables.has("PMI_FD") ? LauncherExchange::pmi : LauncherExchange::none;
-}
-
 LaunchEnvironment read_mpi(const EnvironmentLookup& lookup, const LauncherVariables& names) {
   const Variables variables(lookup, names);
   LaunchEnvironment launch = variables.read();
   const int64_t local =
       variables.number(names.local_world_size, up_to(names.world_size, launch.world_size));
-  const bool is_number_of_hosts = names.launcher == Launcher::flux;
-  launch.local_world_size = is_number_of_hosts ? ceil_div(launch.world_size, local) : local;
-  launch.local_rank =
-      variables.number(names.local_rank, below(names.local_world_size, launch.local_world_size));
+  if (names.launcher == Launcher::flux) {
+    // Flux may have put more tasks on this host than on the others.
+    launch.local_rank = variables.number(names.local_rank, below(names.world_size, launch.world_size));
+    launch.local_world_size = std::max(ceil_div(launch.world_size, local), launch.local_rank + 1);
+  } else {
+    launch.local_rank = variables.number(names.local_rank, below(names.local_world_size, local));
+    launch.local_world_size = local;
+  }
   launch.master_port = variables.port(port_of(launch.job_id));
   if (!launch.master_address.empty()) return launch;
   const bool is_one_host = launch.local_world_size == launch.world_size;
@@ -256,13 +267,14 @@ LaunchEnvironment read_mpi(const EnvironmentLookup& lookup, const LauncherVariab
   // Without the identity of the job, jobs on the same host would use the same port.
   const bool has_port = !launch.job_id.empty() || variables.has("MASTER_PORT");
   if (!is_one_host || (!has_port && launch.world_size > 1))
-    launch.exchange = exchange_of(variables);
+    variables.choose_exchange(launch);
   LINKBOY_CHECK(is_one_host || launch.exchange != LauncherExchange::none,
                 "MASTER_ADDR is not set, the launcher started only ", launch.local_world_size,
                 " of ", launch.world_size,
                 " processes on this host, and it has neither PMIx nor PMI_FD, through which rank 0 "
                 "could tell the others its address; MASTER_ADDR must be the host of rank 0. Set it "
-                "for all processes, as `mpirun -x MASTER_ADDR=<host of rank 0>` does.");
+                "for all processes, as `mpirun -x MASTER_ADDR=<host of rank 0>` of Open MPI and "
+                "`mpiexec -genv MASTER_ADDR <host of rank 0>` of MPICH do.");
   return launch;
 }
 
@@ -323,8 +335,8 @@ LaunchEnvironment read_slurm(const EnvironmentLookup& lookup) {
   }
   if (launch.master_address.empty()) {
     launch.master_address = slurm_master_address(variables, launch.world_size);
-    const bool has_pmix = exchange_of(variables) == LauncherExchange::pmix;
-    if (launch.world_size > 1 && has_pmix) launch.exchange = LauncherExchange::pmix;
+    const bool has_pmix = variables.exchange() == LauncherExchange::pmix;
+    if (launch.world_size > 1 && has_pmix) variables.choose_exchange(launch);
   }
   const auto job = parse_number<int64_t>(launch.job_id);
   const auto step_id = variables.find("SLURM_STEP_ID").value_or("");
@@ -348,7 +360,11 @@ void check_no_unknown_launcher(const Variables& variables, const std::vector<std
   for (const std::string& name : names) {
     if (!name.ends_with(kRank) || !is_number(variables, name, 0)) continue;
     const std::string size = name.substr(0, name.size() - kRank.size()) + "_SIZE";
-    LINKBOY_CHECK(!is_number(variables, size, 2), name, " is ", *variables.find(name.c_str()),
+    if (!is_number(variables, size, 2)) continue;
+    const auto number = [&](const std::string& of) {
+      return *parse_number<int64_t>(*variables.find(of.c_str()));
+    };
+    LINKBOY_CHECK(number(name) >= number(size), name, " is ", *variables.find(name.c_str()),
                   " and ", size, " is ", *variables.find(size.c_str()),
                   ", so a launcher that linkboy does not know seems to have started several "
                   "processes, which would each train alone. Set RANK and WORLD_SIZE to these "
@@ -369,14 +385,18 @@ LaunchEnvironment read_launcher(const EnvironmentLookup& lookup,
   if (variables.has(kMpich.rank) && variables.has(kMpich.local_rank)) {
     return read_mpi(lookup, kMpich);
   }
+  if (variables.has(kFlux.rank)) return read_mpi(lookup, kFlux);
   if (is_slurm_task(variables)) return read_slurm(lookup);
+  LINKBOY_CHECK(!is_number(variables, kSlurm.rank, 1) || variables.has("SLURM_STEP_ID"),
+                kSlurm.rank, " is ", *variables.find(kSlurm.rank),
+                ", but SLURM_STEP_ID is not set, so this task would train alone. ", kSlurm.advice);
   for (const LauncherVariables& other : kOtherLaunchers) {
     if (variables.has(other.rank)) return read_mpi(lookup, other);
   }
-  if (exchange_of(variables) == LauncherExchange::pmix) {
+  if (variables.exchange() == LauncherExchange::pmix) {
     LaunchEnvironment launch;
     launch.launcher = Launcher::pmix;
-    launch.exchange = LauncherExchange::pmix;
+    variables.choose_exchange(launch);
     launch.job_id = *variables.find("PMIX_NAMESPACE");
     return launch;  // PMIx knows the rest
   }

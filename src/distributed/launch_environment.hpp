@@ -35,6 +35,8 @@ struct LaunchEnvironment {
   /// How rank 0 tells the others the address and port of its store. If the exchange is not
   /// available, they are `master_address` and `master_port`.
   LauncherExchange exchange = LauncherExchange::none;
+  /// The port at which rank 0 then listens, of MASTER_PORT; 0 for any free one.
+  uint16_t port_with_exchange = 0;
   /// The address at which rank 0's store listens; empty without a launcher, or if it is not known.
   std::string master_address;
   uint16_t master_port = 0;

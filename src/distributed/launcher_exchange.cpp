@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include <future>
 #include <map>
 #include <sstream>
+#include <string_view>
 #include <thread>
 
 #include "linkboy/error.hpp"
@@ -43,16 +45,21 @@ class Pmix {
     return pmix.get_ != nullptr ? &pmix : nullptr;
   }
 
-  /// Connects to the launcher, and disconnects at the end.
+  /// The connection to the launcher. It ends with the process: if it ended earlier, MPI_Init would
+  /// fail afterwards.
   class Session {
    public:
-    explicit Session(const Pmix& pmix) : pmix_(pmix) {
-      pmix_.check(pmix_.init_(&self_, nullptr, 0), "connect");
+    explicit Session(const Pmix& pmix)
+        : pmix_(pmix), status_(pmix_.init_(&self_, nullptr, 0)) {}
+    ~Session() {
+      if (status_ == 0) pmix_.finalize_(nullptr, 0);
     }
-    ~Session() { pmix_.finalize_(nullptr, 0); }
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
+    bool is_connected() const { return status_ == 0; }
+    /// @throws DistributedError if the launcher has refused.
+    void check_connected() const { pmix_.check(status_, "connect"); }
     int64_t rank() const { return self_.rank; }
 
     void put(const char* key, std::string text) const {
@@ -63,7 +70,12 @@ class Pmix {
       pmix_.check(pmix_.put_(kGlobal, key, &value), "publish");
       pmix_.check(pmix_.commit_(), "publish");
     }
-    /// Waits until rank 0 has put the value.
+    /// Waits until all ranks have called it, and collects the values that were put before. Without
+    /// it, a rank that asks early gets an error, at once or after two seconds.
+    void fence() const {
+      Info collect{.key = "pmix.collect", .flags = 0, .value = {.type = kBool, .is_true = true}};
+      pmix_.check(pmix_.fence_(nullptr, 0, &collect, 1), "fence");
+    }
     std::string text_of_rank_0(const char* key) const {
       const Value* value = get(key, 0);
       LINKBOY_CHECK_AS(DistributedError, value->type == kString && value->text != nullptr,
@@ -80,6 +92,7 @@ class Pmix {
 
    private:
     friend class Pmix;
+    static constexpr uint16_t kBool = 1;
     static constexpr uint16_t kString = 3;
     static constexpr uint16_t kUint16 = 13;
 
@@ -87,10 +100,17 @@ class Pmix {
       uint16_t type;
       union {
         char* text;
+        bool is_true;
         uint16_t uint16;
         uint32_t uint32;
         std::array<char, 64> most;  // more than any member has
       };
+    };
+
+    struct Info {
+      char key[512];
+      uint32_t flags;
+      Value value;
     };
 
     /// The value stays in memory; there are few, and only the library knows how to free it.
@@ -104,7 +124,16 @@ class Pmix {
 
     const Pmix& pmix_;
     Process self_{};
+    int status_;
   };
+
+  /// The connection of this process. Null if the library cannot be loaded.
+  static const Session* session() {
+    const Pmix* const pmix = find();
+    if (pmix == nullptr) return nullptr;
+    static const Session session(*pmix);
+    return &session;
+  }
 
  private:
   using Value = Session::Value;
@@ -121,7 +150,8 @@ class Pmix {
       return function != nullptr;
     };
     const bool has_all = find(init_, "PMIx_Init") && find(finalize_, "PMIx_Finalize") &&
-                         find(put_, "PMIx_Put") && find(commit_, "PMIx_Commit");
+                         find(put_, "PMIx_Put") && find(commit_, "PMIx_Commit") &&
+                         find(fence_, "PMIx_Fence");
     if (has_all) find(get_, "PMIx_Get");
   }
 
@@ -134,14 +164,16 @@ class Pmix {
   int (*finalize_)(const void*, std::size_t) = nullptr;
   int (*put_)(uint8_t scope, const char* key, Value*) = nullptr;
   int (*commit_)() = nullptr;
+  int (*fence_)(const Process*, std::size_t, const void*, std::size_t) = nullptr;
   int (*get_)(const Process*, const char* key, const void*, std::size_t, Value**) = nullptr;
 };
 
 std::string pass_through_pmix(int64_t rank, const std::string& text) {
-  const Pmix::Session session(*Pmix::find());
-  if (rank != 0) return session.text_of_rank_0(kKey);
-  session.put(kKey, text);
-  return text;
+  const Pmix::Session& session = *Pmix::session();
+  session.check_connected();
+  if (rank == 0) session.put(kKey, text);
+  session.fence();
+  return session.text_of_rank_0(kKey);
 }
 
 /// A process of Hydra: requests and answers are lines of words such as cmd=get.
@@ -155,10 +187,7 @@ class Pmi {
   }
 
   std::map<std::string, std::string> request(const std::string& line, const char* answer) {
-    const std::string text = line + "\n";
-    LINKBOY_CHECK_AS(DistributedError,
-                     ::write(descriptor_, text.data(), text.size()) == std::ssize(text),
-                     "the launcher closed the connection of PMI_FD", kAdvice, ".");
+    write(line + "\n");
     const std::string words = read_line();
     std::map<std::string, std::string> values;
     std::istringstream stream(words);
@@ -174,6 +203,19 @@ class Pmi {
   }
 
  private:
+  void write(std::string_view text) {
+    while (!text.empty()) {
+      // Unlike write, send never writes into a file that another program has opened at this number.
+      const ssize_t size = ::send(descriptor_, text.data(), text.size(), MSG_NOSIGNAL);
+      if (size < 0 && errno == EINTR) continue;
+      LINKBOY_CHECK_AS(DistributedError, size > 0 || errno != ENOTSOCK, "PMI_FD is ", descriptor_,
+                       ", which is not a connection to the launcher in this process", kAdvice, ".");
+      LINKBOY_CHECK_AS(DistributedError, size > 0, "the launcher closed the connection of PMI_FD",
+                       kAdvice, ".");
+      text.remove_prefix(static_cast<std::size_t>(size));
+    }
+  }
+
   std::string read_line() {
     std::string line;
     for (char c = 0; c != '\n';) {
@@ -216,8 +258,9 @@ std::string pass_through_pmi(int64_t rank, const std::string& text,
 }  // namespace
 
 bool is_available(LauncherExchange exchange) {
-  return exchange == LauncherExchange::pmi ||
-         (exchange == LauncherExchange::pmix && Pmix::find() != nullptr);
+  if (exchange != LauncherExchange::pmix) return exchange == LauncherExchange::pmi;
+  const Pmix::Session* const session = Pmix::session();
+  return session != nullptr && session->is_connected();
 }
 
 std::string pass_from_rank_0(LauncherExchange exchange, int64_t rank, const std::string& text,
@@ -228,20 +271,20 @@ std::string pass_from_rank_0(LauncherExchange exchange, int64_t rank, const std:
   auto passed = pass.get_future();
   std::thread(std::move(pass)).detach();
   LINKBOY_CHECK_AS(DistributedError, passed.wait_for(timeout) == std::future_status::ready,
-                   "the launcher did not pass the address of rank 0 on in time. Check whether "
-                   "rank 0 has started, and see its output.");
+                   "the launcher did not pass the address of rank 0 on in time. Check whether all "
+                   "ranks have started, and see their output.");
   return passed.get();
 }
 
 std::optional<PmixJob> pmix_job() {
-  const Pmix* const pmix = Pmix::find();
-  if (pmix == nullptr) return std::nullopt;
-  const Pmix::Session session(*pmix);
-  const auto rank = static_cast<uint32_t>(session.rank());
-  return PmixJob{.rank = session.rank(),
-                 .world_size = session.number("pmix.job.size"),
-                 .local_rank = session.number("pmix.lrank", rank),
-                 .local_world_size = session.number("pmix.local.size")};
+  const Pmix::Session* const session = Pmix::session();
+  if (session == nullptr) return std::nullopt;
+  session->check_connected();
+  const auto rank = static_cast<uint32_t>(session->rank());
+  return PmixJob{.rank = session->rank(),
+                 .world_size = session->number("pmix.job.size"),
+                 .local_rank = session->number("pmix.lrank", rank),
+                 .local_world_size = session->number("pmix.local.size")};
 }
 
 }  // namespace linkboy

@@ -14,10 +14,11 @@ enum class LauncherExchange {
   pmi    // version 1 of the protocol of MPICH's Hydra, over the descriptor PMI_FD
 };
 
-/// Whether this process can use `exchange`: for PMIx, whether the library can be loaded.
+/// Whether this process can use `exchange`: for PMIx, whether the library can be loaded and has
+/// connected to the launcher. The connection stays open until the process ends.
 bool is_available(LauncherExchange exchange);
 
-/// Passes a text of rank 0 to the other ranks. With `pmi`, all ranks must call it.
+/// Passes a text of rank 0 to the other ranks. All ranks must call it.
 /// @param text  The text on rank 0, without blanks; ignored on the other ranks.
 /// @return The text of rank 0.
 /// @throws DistributedError if the launcher does not answer in time or refuses.

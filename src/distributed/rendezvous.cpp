@@ -141,8 +141,13 @@ constexpr const char* kAddressOfRank0 = "address_of_rank_0";
 c10::intrusive_ptr<c10d::Store> listen_for_ranks(LaunchEnvironment& launch,
                                                  c10d::TCPStoreOptions options) {
   options.isServer = true;
-  options.port = 0;
-  auto store = make_store("localhost", options);
+  options.port = launch.port_with_exchange;
+  c10::intrusive_ptr<c10d::Store> store;
+  try {
+    store = make_store("127.0.0.1", options);
+  } catch (const std::exception&) {
+    store = make_store("::1", options);  // a host without IPv4
+  }
   launch.master_port = static_cast<c10d::TCPStore&>(*store).getPort();
   const bool is_one_host = launch.world_size == launch.local_world_size;
   std::vector<std::string> addresses =
@@ -154,6 +159,8 @@ c10::intrusive_ptr<c10d::Store> listen_for_ranks(LaunchEnvironment& launch,
   LINKBOY_CHECK_AS(DistributedError, !addresses.empty(),
                    "rank 0 cannot tell the other ranks its address: its host has no network "
                    "interface that is up. Connect it to the network of the other hosts.");
+  constexpr std::size_t kMostAddresses = 16;  // the values of PMI have a limit of 1024 bytes
+  addresses.resize(std::min(addresses.size(), kMostAddresses));
   launch.master_address = addresses.front();
   pass_from_rank_0(launch.exchange, launch.rank,
                    c10::str(launch.master_port, "@", c10::Join(",", addresses)), options.timeout);
@@ -172,18 +179,25 @@ c10::intrusive_ptr<c10d::Store> connect_to_rank_0(LaunchEnvironment& launch,
   const auto timeout = std::exchange(options.timeout, kPatience * 5);  // of one attempt
   const auto end = std::chrono::steady_clock::now() + timeout;
   const std::vector<std::string> addresses = split_at(',', passed.substr(at + 1));
+  std::string last_error = "no connection";
   do {
     for (const std::string& address : addresses) {
       if (!is_listening(address, *port)) continue;
-      auto store = make_store(address, options);
-      store->setTimeout(timeout);
-      launch.master_address = address;
-      launch.master_port = *port;
-      return store;
+      try {
+        auto store = make_store(address, options);
+        store->setTimeout(timeout);
+        launch.master_address = address;
+        launch.master_port = *port;
+        return store;
+      } catch (const std::exception& error) {
+        // Another program, or rank 0 is busy with other ranks.
+        last_error = address + ": " + first_line(error.what());
+      }
     }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
   } while (std::chrono::steady_clock::now() < end);
   throw DistributedError(c10::str("this host reaches none of the addresses of rank 0, ",
-                                  c10::Join(", ", addresses), " (port ", *port,
+                                  c10::Join(", ", addresses), " (port ", *port, "; ", last_error,
                                   "). Check the network and the firewall between the hosts, or set "
                                   "MASTER_ADDR to an address that all hosts reach."));
 }
@@ -200,8 +214,7 @@ std::string own_name() {
 
 /// The store of torchrun's agent outlives the processes that it restarts, and its agents count
 /// restarts differently, so old keys must be told from new ones: rank 0 opens an attempt, and
-/// closes it when all ranks have joined it. A place in an attempt of earlier processes is taken, or
-/// that attempt is never closed.
+/// closes it when all ranks have joined it or when it gives up. No process joins a closed attempt.
 /// @throws DistributedError with the ranks that have not joined in time.
 c10::intrusive_ptr<c10d::Store> join_attempt(const c10::intrusive_ptr<c10d::Store>& store,
                                              const LaunchEnvironment& launch,
@@ -227,7 +240,7 @@ c10::intrusive_ptr<c10d::Store> join_attempt(const c10::intrusive_ptr<c10d::Stor
         missing.push_back(rank);
       }
     }
-    own->set(kClosed, "");
+    own->set(kClosed, missing.empty() ? "" : name_of_ranks(missing));
     if (missing.empty()) return own;
   } else {
     std::string attempt;
@@ -238,9 +251,16 @@ c10::intrusive_ptr<c10d::Store> join_attempt(const c10::intrusive_ptr<c10d::Stor
       if (!newest.empty()) {
         auto own = store_of(newest);
         if (std::exchange(attempt, newest) != newest) {
-          has_place = own->compareSet(joined(launch.rank), std::string(), own_name()) == own_name();
+          has_place =
+              !own->check({kClosed}) &&
+              own->compareSet(joined(launch.rank), std::string(), own_name()) == own_name();
         }
-        if (has_place && own->check({kClosed})) return own;
+        if (has_place && own->check({kClosed})) {
+          const std::string missed = own->get_to_str(kClosed);
+          LINKBOY_CHECK_AS(DistributedError, missed.empty(), "rank 0 waited for ", missed,
+                           " in vain. Check whether all ranks were started, and see their output.");
+          return own;
+        }
       }
       std::this_thread::sleep_for(pause);
     }
@@ -317,8 +337,8 @@ c10::intrusive_ptr<c10d::Store> connect_store(LaunchEnvironment& launch,
   }
   LINKBOY_CHECK_AS(DistributedError, !launch.master_address.empty(),
                    "MASTER_ADDR is not set, and libpmix.so.2, through which the launcher would "
-                   "pass on the address of rank 0, cannot be loaded. Install it (libpmix2 in "
-                   "Debian), or set MASTER_ADDR to the host of rank 0.");
+                   "pass on the address of rank 0, cannot be loaded or does not reach the launcher. "
+                   "Install it (libpmix2 in Debian), or set MASTER_ADDR to the host of rank 0.");
   options.port = launch.master_port;
   options.isServer = is_host;
   const std::string place = launch.master_address + ":" + std::to_string(launch.master_port);

@@ -85,7 +85,7 @@ class Launchers:
 
     NAMES = ("none", "Open MPI", "PMIx", "MPICH", "Slurm", "Slurm with PMIx", "Slurm with PMI-2", "torchrun")
 
-    def __init__(self, network, folder, add_cleanup):
+    def __init__(self, network, add_cleanup):
         self.folder = programs.temporary_folder(add_cleanup)
         self.nodes = [name for name in network.hosts if name.startswith("node")]
         self.ssh = ssh.Ssh(network, self.folder)
@@ -93,13 +93,13 @@ class Launchers:
         add_cleanup(self.slurm.close)
         (self.folder / "hostfile").write_text("".join(f"{name} slots=1\n" for name in self.nodes))
 
-    def mpirun(self, *options):
+    def mpirun(self, *options, num_ranks=None):
         return ["mpirun.openmpi", "--allow-run-as-root", "--mca", "plm_rsh_agent", self.ssh.program, "--hostfile",
-                self.folder / "hostfile", "-np", str(len(self.nodes)), "-x", "OMP_NUM_THREADS", *options]
+                self.folder / "hostfile", "-np", str(num_ranks or len(self.nodes)), "-x", "OMP_NUM_THREADS", *options]
 
-    def hydra(self, *options):
+    def hydra(self, *options, num_ranks=None):
         return ["mpiexec.hydra", "-launcher", "ssh", "-launcher-exec", self.ssh.program, "-hosts", ",".join(self.nodes),
-                "-n", str(len(self.nodes)), *options]
+                "-n", str(num_ranks or len(self.nodes)), *options]
 
     def srun(self, *options):
         return ["env", *self.slurm.environment, "srun", f"--ntasks={len(self.nodes)}", f"--nodes={len(self.nodes)}", *options]

@@ -203,7 +203,7 @@ class KubernetesTest(ClusterTest):
             self.network[f"node{lost + 1}"].run("pkill", "-KILL", "-x", "fashion_mnist")
         self.end_well(*started, seconds=120)
         self.assertEqual(programs.output_of(started[0])[0].count("Resumed training state"), 3)
-        launchers = Launchers(self.network, self.folder, self.addCleanup)
+        launchers = Launchers(self.network, self.addCleanup)
         self.end_well(*launchers.start(self, "none", "whole", self.program(**{**ENDLESS, "max_updates": 4000})))
         self.assertEqual(self.weights(), self.weights("whole"))
 

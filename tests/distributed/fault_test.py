@@ -436,9 +436,7 @@ class ResumeTest(FaultTest):
                 self.wait_for_update(90, processes, folder)
                 processes[victim].send_signal(signal.SIGTERM)
                 ended = self.end(*processes)
-                statuses = [0, 0]
-                statuses[victim] = 128 + signal.SIGTERM
-                self.assertEqual([one.status for one in ended], statuses, ended)
+                self.assertEqual([one.status for one in ended], [128 + signal.SIGTERM] * 2, ended)
                 self.assertEqual([one.error for one in ended], ["", ""])
                 num_updates = self.stopped_after(ended[0].output)
                 self.assertEqual(self.report(folder)[-2]["update"], num_updates)

@@ -2,10 +2,12 @@
 
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <thread>
 
 #include "distributed/ranks.hpp"
 #include "linkboy/callbacks/lambda_callback.hpp"
+#include "linkboy/callbacks/stop_on_signal.hpp"
 #include "linkboy/callbacks/terminate_on_nan.hpp"
 #include "linkboy/fine_tuning/lr_finder.hpp"
 #include "support/expect_error.hpp"
@@ -192,6 +194,18 @@ TEST(StopTest, OnTheCpuANaNOnOneRankReachesNoWeights) {
     EXPECT_TRUE(parameter.isfinite().all().item<bool>());
   }
   EXPECT_TRUE(same_on_all_ranks(toy));
+}
+
+TEST(StopTest, AllRanksKnowTheSignalThatOneOfThemReceived) {
+  const auto stop_on_signal = std::make_shared<StopOnSignal>();
+  RankToy toy(together(), {stop_on_signal, act_once("train_update_end", 3, [](Trainer&) {
+                             std::raise(SIGTERM);
+                           })});
+  const TrainOptions options = run_of({.updates_per_epoch = 8});
+  EXPECT_EQ(toy.trainer.train(options).reason, StopReason::stop_request);
+  EXPECT_EQ(stop_on_signal->signal(), SIGTERM);
+  EXPECT_EQ(toy.trainer.train(options).num_updates, 8);
+  EXPECT_EQ(stop_on_signal->signal(), std::nullopt);
 }
 
 TEST(StopTest, ALearningRateSearchKeepsOnlyRequestsFromOutsideForTheNextRun) {

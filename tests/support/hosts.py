@@ -25,7 +25,7 @@ class NotPermitted(Exception):
 def _run(*command):
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if done.returncode != 0:
-        raise NotPermitted(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
+        raise RuntimeError(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -65,12 +65,16 @@ class Host:
     def run(self, *command):
         return _run(*self.command(command))
 
+    def is_running(self, program):
+        """Whether a process with this name runs on the host. Nothing runs on a host that was killed."""
+        if self.first.poll() is not None:
+            return False
+        return subprocess.run(self.command(["pgrep", "-x", program]), capture_output=True).returncode == 0
+
     def kill(self):
         """Ends the host and all its processes, as a loss of power does."""
-        try:
+        if self.first.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.first.wait()
         self.first.stderr.close()
 
@@ -156,7 +160,7 @@ class Network:
         """Delays and loses packets of a host: with netem, or, if the kernel lacks it, by short interruptions."""
         try:
             self.hosts[name].run("tc", "qdisc", "add", "dev", "eth0", "root", "netem", "delay", "5ms", "2ms", "loss", "1%")
-        except NotPermitted:
+        except RuntimeError:
             is_over = threading.Event()
             thread = threading.Thread(target=self._interrupt, args=(name, is_over))
             thread.start()

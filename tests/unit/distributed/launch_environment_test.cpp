@@ -219,7 +219,7 @@ TEST(LaunchEnvironmentTest, ReadsOtherLaunchers) {
   const std::pair<std::string, const char*> cases[] = {
       {"JSM_NAMESPACE_RANK=5 JSM_NAMESPACE_SIZE=8 JSM_NAMESPACE_LOCAL_RANK=1 "
        "JSM_NAMESPACE_LOCAL_SIZE=4 LSB_JOBID=77",
-       "jsm: rank 5 of 8, local rank 1 of 4, , job 77"},
+       "jsm: rank 5 of 8, local rank 1 of 4, , job x"},
       {"FLUX_TASK_RANK=5 FLUX_JOB_SIZE=8 FLUX_TASK_LOCAL_ID=1 FLUX_JOB_NNODES=2 FLUX_JOB_ID=f7",
        "flux: rank 5 of 8, local rank 1 of 4, , job f7"},
       {"PALS_RANKID=5 PMI_RANK=5 PMI_SIZE=8 PALS_LOCAL_RANKID=1 PMI_LOCAL_SIZE=4 PALS_APID=a9",
@@ -235,15 +235,28 @@ TEST(LaunchEnvironmentTest, ReadsOtherLaunchers) {
     EXPECT_ERROR(read(variables), "MASTER_ADDR must be the host of rank 0");
   }
   EXPECT_EQ(read(pmix).launcher, Launcher::pmix);
+  EXPECT_EQ(read(cases[0].first + pmix + " MASTER_PORT=29500").port_with_exchange, 29'500);
+}
+
+TEST(LaunchEnvironmentTest, FluxMayPutDifferentNumbersOfTasksOnItsHosts) {
+  const std::string flux = "FLUX_JOB_SIZE=5 FLUX_JOB_NNODES=2 FLUX_JOB_ID=f7 MASTER_ADDR=node1 ";
+  EXPECT_EQ(text_of(read(flux + "FLUX_TASK_RANK=3 FLUX_TASK_LOCAL_ID=3")),
+            "flux: rank 3 of 5, local rank 3 of 4, node1, job f7");
+  // The tasks of a Flux in a job of Slurm.
+  EXPECT_EQ(read(kSrun + flux + "FLUX_TASK_RANK=0 FLUX_TASK_LOCAL_ID=0").launcher, Launcher::flux);
 }
 
 TEST(LaunchEnvironmentTest, APodOfKubernetesIsAHost) {
-  for (const char* address : {"job-master-0", "localhost"}) {
+  for (const char* address : {"job-master-0", "10.0.0.7"}) {
     const auto launch = read(c10::str("RANK=2 WORLD_SIZE=3 MASTER_PORT=23456 MASTER_ADDR=", address,
                                       " KUBERNETES_SERVICE_HOST=10.96.0.1"));
     EXPECT_EQ(text_of(launch),
               c10::str("torchrun: rank 2 of 3, local rank 0 of 1, ", address, ", job "));
   }
+  // Processes that were started by hand in one pod.
+  EXPECT_EQ(text_of(read("RANK=2 WORLD_SIZE=3 LOCAL_RANK=2 MASTER_PORT=23456 MASTER_ADDR=localhost "
+                         "KUBERNETES_SERVICE_HOST=10.96.0.1")),
+            "torchrun: rank 2 of 3, local rank 2 of 3, localhost, job ");
 }
 
 TEST(LaunchEnvironmentTest, ProcessesOfAnUnknownLauncherDoNotTrainAlone) {
@@ -251,10 +264,14 @@ TEST(LaunchEnvironmentTest, ProcessesOfAnUnknownLauncherDoNotTrainAlone) {
                "FOO_RANK is 1 and FOO_SIZE is 2, so a launcher that linkboy does not know");
   EXPECT_ERROR(read("FOO_WORLD_RANK=0 FOO_WORLD_SIZE=3"), "To train alone, unset FOO_WORLD_SIZE.");
   for (const char* harmless : {"FOO_RANK=0 FOO_SIZE=1", "FOO_RANK=0", "FOO_SIZE=4",
-                               "FOO_RANK=first FOO_SIZE=4", "FOO_RANK=1 BAR_SIZE=4"}) {
+                               "FOO_RANK=first FOO_SIZE=4", "FOO_RANK=1 BAR_SIZE=4",
+                               "LORA_RANK=8 LORA_SIZE=4"}) {
     EXPECT_EQ(read(harmless).launcher, Launcher::none) << harmless;
   }
   EXPECT_EQ(read(kTorchrun + "FOO_RANK=1 FOO_SIZE=2").launcher, Launcher::torchrun);
+  // A container that does not get all variables of Slurm.
+  EXPECT_ERROR(read(kBatchScript + "SLURM_PROCID=2"),
+               "SLURM_PROCID is 2, but SLURM_STEP_ID is not set, so this task would train alone");
 }
 
 TEST(LaunchEnvironmentTest, MalformedVariablesAreErrors) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
 #include <map>
 #include <optional>
 #include <string>
@@ -105,6 +106,8 @@ TEST(LauncherExchangeTest, ALauncherThatRefusesClosesOrIsSilentIsAnError) {
   {
     const Launcher launcher(closes);
     EXPECT_ERROR_AS(DistributedError, pass(1, ""), "the launcher closed the connection of PMI_FD");
+    // Without SIGPIPE.
+    EXPECT_ERROR_AS(DistributedError, pass(1, ""), "the launcher closed the connection of PMI_FD");
   }
   auto silent = answers("x");
   silent.erase("cmd=barrier_in");
@@ -112,6 +115,14 @@ TEST(LauncherExchangeTest, ALauncherThatRefusesClosesOrIsSilentIsAnError) {
     const Launcher launcher(silent);
     EXPECT_ERROR_AS(DistributedError, pass(1, "", 50ms), "the launcher did not answer in time");
   }
+  std::FILE* const file = std::tmpfile();
+  {
+    const EnvironmentVariable of_file("PMI_FD", std::to_string(::fileno(file)).c_str());
+    EXPECT_ERROR_AS(DistributedError, pass(1, ""), "which is not a connection to the launcher");
+  }
+  EXPECT_EQ(std::fseek(file, 0, SEEK_END), 0);
+  EXPECT_EQ(std::ftell(file), 0) << "a file that has the number by chance stays as it is";
+  std::fclose(file);
   const EnvironmentVariable wrong("PMI_FD", "x");
   EXPECT_ERROR_AS(DistributedError, pass(1, ""), "PMI_FD is \"x\"; it must be a number");
 }

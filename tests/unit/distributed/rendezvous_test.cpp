@@ -105,6 +105,17 @@ TEST(RendezvousTest, ARankDoesNotJoinAnEarlierAttempt) {
 
   EXPECT_ERROR_AS(DistributedError, connect_store(first, 50ms),
                   "of 2 ranks, rank 1 did not arrive in 0.05 s");
+  // Rank 0 has given up in attempt 4, which rank 1 therefore does not join.
+  EXPECT_ERROR_AS(DistributedError, connect_store(launch, 300ms), "rank 0 did not arrive");
+  EXPECT_FALSE(agent.check({"linkboy/job/attempt/4/joined/1"}));
+  // The ranks that have arrived do not wait for longer than rank 0.
+  first.world_size = launch.world_size = 3;
+  std::thread waiting([&] {
+    EXPECT_ERROR_AS(DistributedError, connect_store(launch, 30s),
+                    "rank 0 waited for rank 2 in vain");
+  });
+  EXPECT_ERROR_AS(DistributedError, connect_store(first, 1s), "rank 2 did not arrive in 1 s");
+  waiting.join();
   launch.job_id = "another";
   EXPECT_ERROR_AS(DistributedError, connect_store(launch, 50ms), "rank 0 did not arrive");
 }
