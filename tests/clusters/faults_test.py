@@ -86,12 +86,12 @@ class FaultsTest(ClusterTest):
         self.network = network
         return network, Launchers(network, self.addCleanup)
 
-    def wait_for_end(self, network, names, seconds):
+    def wait_for_end(self, network, names, seconds, text):
         """Waits until no rank is left on the hosts."""
         deadline = time.monotonic() + seconds
         for name in names:
             while network[name].is_running("fashion_mnist"):
-                self.assertLess(time.monotonic(), deadline, f"a rank on {name} still runs")
+                self.assertLess(time.monotonic(), deadline, f"a rank on {name} still runs: {text()}")
                 time.sleep(0.1)
 
     def run_case(self, launcher, fault, num_hosts, phase, draw):
@@ -111,7 +111,7 @@ class FaultsTest(ClusterTest):
         FAULTS[fault].strike(network, last)
         others = [name for name in launchers.nodes if name != last]
         if FAULTS[fault].ends:
-            self.wait_for_end(network, others, 2 * TIMEOUT_OF_LOSS + 20)
+            self.wait_for_end(network, others, 2 * TIMEOUT_OF_LOSS + 20, text)
             said = re.search(LOST + "|" + STOPPED + BY_LAUNCHER.get(launcher, ""), text())
             self.assertTrue(said, text())
             said = said[0]
@@ -120,7 +120,10 @@ class FaultsTest(ClusterTest):
             before = self.last_update("run")
             self.wait_until(lambda: self.last_update("run") >= before + 15, *processes[:1])
             network["node1"].run("pkill", "-TERM", "-x", "fashion_mnist")
-            self.wait_for_end(network, launchers.nodes, 30)
+            self.wait_for_end(network, launchers.nodes, 30, text)
+        for process in processes:  # a stopped nsenter would keep its host alive
+            process.kill()
+            process.wait()
         network.close()
         # The hosts are there again.
         _, launchers = self.start_hosts(num_hosts)

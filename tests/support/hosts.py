@@ -66,10 +66,11 @@ class Host:
         return _run(*self.command(command))
 
     def is_running(self, program):
-        """Whether a process with this name runs on the host. Nothing runs on a host that was killed."""
+        """Whether a process with this name runs on the host. Nothing runs on a host that
+        was killed."""
         if self.first.poll() is not None:
             return False
-        return subprocess.run(self.command(["pgrep", "-x", program]), capture_output=True).returncode == 0
+        return subprocess.run(self.command(["pgrep", "--runstates", "DRST", "-x", program]), capture_output=True).returncode == 0
 
     def kill(self):
         """Ends the host and all its processes, as a loss of power does."""
