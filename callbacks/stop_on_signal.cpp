@@ -9,7 +9,6 @@
 #include <ctime>
 #include <thread>
 
-#include "distributed/agreement.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
 
@@ -102,8 +101,8 @@ void StopOnSignal::install(Trainer& trainer) {
 
 void StopOnSignal::on_training_run_end(Trainer& trainer) {
   if (trainer.run().result().reason != StopReason::stop_request) return;
-  const auto& group = trainer.accelerator().process_group();
-  signal_of_any_rank_ = static_cast<int>(max_over_ranks(group, first_signal.load()));
+  const auto own = torch::tensor(first_signal.load());
+  signal_of_any_rank_ = trainer.accelerator().reduce(own, ReduceOp::max).item<int>();
 }
 
 std::optional<int> StopOnSignal::signal() const {

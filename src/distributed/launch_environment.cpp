@@ -254,7 +254,8 @@ LaunchEnvironment read_mpi(const EnvironmentLookup& lookup, const LauncherVariab
       variables.number(names.local_world_size, up_to(names.world_size, launch.world_size));
   if (names.launcher == Launcher::flux) {
     // Flux may have put more tasks on this host than on the others.
-    launch.local_rank = variables.number(names.local_rank, below(names.world_size, launch.world_size));
+    launch.local_rank =
+        variables.number(names.local_rank, below(names.world_size, launch.world_size));
     launch.local_world_size = std::max(ceil_div(launch.world_size, local), launch.local_rank + 1);
   } else {
     launch.local_rank = variables.number(names.local_rank, below(names.local_world_size, local));
@@ -266,8 +267,7 @@ LaunchEnvironment read_mpi(const EnvironmentLookup& lookup, const LauncherVariab
   if (is_one_host) launch.master_address = kLoopback;
   // Without the identity of the job, jobs on the same host would use the same port.
   const bool has_port = !launch.job_id.empty() || variables.has("MASTER_PORT");
-  if (!is_one_host || (!has_port && launch.world_size > 1))
-    variables.choose_exchange(launch);
+  if (!is_one_host || (!has_port && launch.world_size > 1)) variables.choose_exchange(launch);
   LINKBOY_CHECK(is_one_host || launch.exchange != LauncherExchange::none,
                 "MASTER_ADDR is not set, the launcher started only ", launch.local_world_size,
                 " of ", launch.world_size,

@@ -49,8 +49,7 @@ class Pmix {
   /// fail afterwards.
   class Session {
    public:
-    explicit Session(const Pmix& pmix)
-        : pmix_(pmix), status_(pmix_.init_(&self_, nullptr, 0)) {}
+    explicit Session(const Pmix& pmix) : pmix_(pmix), status_(pmix_.init_(&self_, nullptr, 0)) {}
     ~Session() {
       if (status_ == 0) pmix_.finalize_(nullptr, 0);
     }
@@ -71,7 +70,7 @@ class Pmix {
       pmix_.check(pmix_.commit_(), "publish");
     }
     /// Waits until all ranks have called it, and collects the values that were put before. Without
-    /// it, a rank that asks early gets an error, at once or after two seconds.
+    /// it, a rank that asks early gets an error, immediately or after two seconds.
     void fence() const {
       Info collect{.key = "pmix.collect", .flags = 0, .value = {.type = kBool, .is_true = true}};
       pmix_.check(pmix_.fence_(nullptr, 0, &collect, 1), "fence");

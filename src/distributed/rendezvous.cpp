@@ -251,9 +251,8 @@ c10::intrusive_ptr<c10d::Store> join_attempt(const c10::intrusive_ptr<c10d::Stor
       if (!newest.empty()) {
         auto own = store_of(newest);
         if (std::exchange(attempt, newest) != newest) {
-          has_place =
-              !own->check({kClosed}) &&
-              own->compareSet(joined(launch.rank), std::string(), own_name()) == own_name();
+          has_place = !own->check({kClosed}) &&
+                      own->compareSet(joined(launch.rank), std::string(), own_name()) == own_name();
         }
         if (has_place && own->check({kClosed})) {
           const std::string missed = own->get_to_str(kClosed);
@@ -335,10 +334,11 @@ c10::intrusive_ptr<c10d::Store> connect_store(LaunchEnvironment& launch,
     if (is_elsewhere) own->compareSet(kAddressOfRank0, std::string(), launch.master_address);
     return own;
   }
-  LINKBOY_CHECK_AS(DistributedError, !launch.master_address.empty(),
-                   "MASTER_ADDR is not set, and libpmix.so.2, through which the launcher would "
-                   "pass on the address of rank 0, cannot be loaded or does not reach the launcher. "
-                   "Install it (libpmix2 in Debian), or set MASTER_ADDR to the host of rank 0.");
+  LINKBOY_CHECK_AS(
+      DistributedError, !launch.master_address.empty(),
+      "MASTER_ADDR is not set, and libpmix.so.2, through which the launcher would "
+      "pass on the address of rank 0, cannot be loaded or does not reach the launcher. "
+      "Install it (libpmix2 in Debian), or set MASTER_ADDR to the host of rank 0.");
   options.port = launch.master_port;
   options.isServer = is_host;
   const std::string place = launch.master_address + ":" + std::to_string(launch.master_port);

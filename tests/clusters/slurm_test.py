@@ -137,8 +137,13 @@ class SlurmTest(ClusterTest):
     def test_the_tasks_of_an_array_do_not_meet(self):
         self.write_program()
         number = self.submit("array.sbatch", "--nodes=1", "--nodelist=node1")
+        times = []
         for task in range(3):
             self.wait_for(number, lambda: self.job(f"{number}_{task}")["JobState"] == "COMPLETED")
+            job = self.job(f"{number}_{task}")
+            times.append((job["StartTime"], job["EndTime"]))
+        times.sort()
+        self.assertLess(times[1][0], times[0][1], "two tasks run at the same time")
         weights = {(self.path / "output" / str(task) / "final.pt").read_bytes() for task in range(3)}
         self.assertEqual(len(weights), 3, "their seeds differ")
 

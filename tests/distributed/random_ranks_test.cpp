@@ -274,7 +274,7 @@ TEST(RandomRanksTest, TheOtherRanksReportAnExceptionOfOneRank) {
           if (is_mine && name == event && --left == 0) throw std::runtime_error("no such file");
         });
     AcceleratorOptions options = together();
-    // The others wait this long for the rank that threw. A busy machine can delay a rank by seconds.
+    // The others wait this long for the rank that threw. A busy machine delays ranks by seconds.
     options.distributed.timeout = std::chrono::seconds(8);
     RankToy toy(options, {throws});
     TrainOptions run = run_of({.updates_per_epoch = 3, .num_epochs = 2});

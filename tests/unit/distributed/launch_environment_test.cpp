@@ -263,9 +263,9 @@ TEST(LaunchEnvironmentTest, ProcessesOfAnUnknownLauncherDoNotTrainAlone) {
   EXPECT_ERROR(read("FOO_RANK=1 FOO_SIZE=2"),
                "FOO_RANK is 1 and FOO_SIZE is 2, so a launcher that linkboy does not know");
   EXPECT_ERROR(read("FOO_WORLD_RANK=0 FOO_WORLD_SIZE=3"), "To train alone, unset FOO_WORLD_SIZE.");
-  for (const char* harmless : {"FOO_RANK=0 FOO_SIZE=1", "FOO_RANK=0", "FOO_SIZE=4",
-                               "FOO_RANK=first FOO_SIZE=4", "FOO_RANK=1 BAR_SIZE=4",
-                               "LORA_RANK=8 LORA_SIZE=4"}) {
+  for (const char* harmless :
+       {"FOO_RANK=0 FOO_SIZE=1", "FOO_RANK=0", "FOO_SIZE=4", "FOO_RANK=first FOO_SIZE=4",
+        "FOO_RANK=1 BAR_SIZE=4", "LORA_RANK=8 LORA_SIZE=4"}) {
     EXPECT_EQ(read(harmless).launcher, Launcher::none) << harmless;
   }
   EXPECT_EQ(read(kTorchrun + "FOO_RANK=1 FOO_SIZE=2").launcher, Launcher::torchrun);
