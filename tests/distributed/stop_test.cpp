@@ -198,8 +198,8 @@ TEST(StopTest, OnTheCpuANaNOnOneRankReachesNoWeights) {
 
 TEST(StopTest, AllRanksKnowTheSignalThatOneOfThemReceived) {
   const auto stop_on_signal = std::make_shared<StopOnSignal>();
-  RankToy toy(together(), {stop_on_signal,
-                           act_once("train_update_end", 3, [](Trainer&) { std::raise(SIGTERM); })});
+  RankToy toy(together(),
+              {stop_on_signal, act_once("update_end", 3, [](Trainer&) { std::raise(SIGTERM); })});
   const TrainOptions options = run_of({.updates_per_epoch = 8});
   EXPECT_EQ(toy.trainer.train(options).reason, StopReason::stop_request);
   EXPECT_EQ(stop_on_signal->signal(), SIGTERM);
