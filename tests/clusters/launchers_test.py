@@ -86,7 +86,7 @@ class LaunchersTest(ClusterTest):
                 ("openmpi", "node1", self.launchers.mpirun("--map-by", "ppr:2:node:oversubscribe", num_ranks=4)),
                 ("srun", "head", self.launchers.srun("--mpi=pmix", "--ntasks=4", "--nodes=2")),
                 ("hydra", "node1", self.launchers.hydra("-ppn", "2", num_ranks=4))):
-            for seconds in (0, 0, 0, 5):
+            for seconds in (0, 0, 5):
                 with self.subTest(name, seconds=seconds):
                     late = ["sh", "-c", f'if [ "${{PMIX_RANK:-$PMI_RANK}}" = 0 ]; then sleep {seconds}; fi; exec "$@"', "sh"]
                     self.end_well(self.start_on(host, [*launcher, *late, *self.program(limit_train=256)], name))
@@ -138,7 +138,7 @@ class ElasticTest(ClusterTest):
                                     "--rdzv-conf", "last_call_timeout=3", *self.program(**options)], folder, **dict(variables))
 
     def test_a_killed_rank_restarts_and_resumes(self):
-        agents = [self.agent(host, "killed", max_updates=4000) for host in ("node1", "node2")]
+        agents = [self.agent(host, "killed", max_updates=2500) for host in ("node1", "node2")]
         for num_killed, host in enumerate(("node2", "node1"), start=1):
             reached = self.last_update("killed")
             self.wait_until(lambda: self.last_update("killed") >= reached + 30, *agents)
@@ -146,7 +146,7 @@ class ElasticTest(ClusterTest):
             self.wait_until(lambda: self.num_resumed(agents) == num_killed, *agents)
             self.wait_until(lambda: self.last_update("killed") > reached + 40, *agents)
         self.end_well(*agents)
-        self.assertEqual(self.updates("killed"), list(range(1, 4001)))
+        self.assertEqual(self.updates("killed"), list(range(1, 2501)))
 
     def num_resumed(self, agents):
         return sum(programs.output_of(agent)[0].count("Resumed training state") for agent in agents)

@@ -195,7 +195,7 @@ class KubernetesTest(ClusterTest):
         variables = {one["name"]: one.get("value") for one in self.container("indexed_job.yaml")["env"]}
         started = []
         for rank in range(3):
-            again = ["sh", "-c", 'until "$@"; do sleep 1; done', "sh", *self.command("indexed_job.yaml", max_updates=4000)]
+            again = ["sh", "-c", 'until "$@"; do sleep 1; done', "sh", *self.command("indexed_job.yaml", max_updates=1500)]
             started.append(self.start_on(f"node{rank + 1}", again, **{**variables, "RANK": str(rank)}))
         for lost in (1, 0, 2):
             before = self.last_update()
@@ -204,7 +204,7 @@ class KubernetesTest(ClusterTest):
         self.end_well(*started, seconds=120)
         self.assertEqual(programs.output_of(started[0])[0].count("Resumed training state"), 3)
         launchers = Launchers(self.network, self.addCleanup)
-        self.end_well(*launchers.start(self, "none", "whole", self.program(**{**ENDLESS, "max_updates": 4000})))
+        self.end_well(*launchers.start(self, "none", "whole", self.program(**{**ENDLESS, "max_updates": 1500})))
         self.assertEqual(self.weights(), self.weights("whole"))
 
 
