@@ -12,7 +12,12 @@ RunProgress RunProgress::outside_of_training() {
   return progress;
 }
 
-void RunProgress::resume(int64_t num_epochs, int64_t num_updates, int64_t micro_step) {
+void RunProgress::resume(int64_t num_epochs, int64_t num_updates, int64_t micro_step,
+                         int64_t num_updates_here) {
+  int64_t limit = 0;
+  const bool overflows =
+      __builtin_add_overflow(limits_.num_updates, num_updates - num_updates_here, &limit);
+  if (limits_.num_epochs && !overflows) limits_.num_updates = limit;
   num_completed_epochs_ = num_epochs;
   num_updates_ = num_updates;
   micro_step_ = micro_step;

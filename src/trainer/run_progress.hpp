@@ -26,7 +26,10 @@ class RunProgress {
 
   /// Continues a run from these counts. If it stopped in the middle of an epoch, that epoch is
   /// finished even if `num_updates` has reached its limit.
-  void resume(int64_t num_epochs, int64_t num_updates, int64_t micro_step);
+  /// @param num_updates_here  The updates that this run would have made up to this position. If it
+  ///        has a number of epochs, its limit of updates changes by the difference.
+  void resume(int64_t num_epochs, int64_t num_updates, int64_t micro_step,
+              int64_t num_updates_here);
   /// Whether the run continues one that had begun to train.
   bool is_resumed() const { return is_resumed_; }
 

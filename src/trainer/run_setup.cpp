@@ -52,12 +52,9 @@ void Trainer::Implementation::RunSetUp::set_up_training(const TrainOptions& opti
                 run.config.max_num_updates,
                 " updates; both must be at least 1. Change what the method of the base class "
                 "returns.");
-  RunProgress::Limits limits{.evaluate_every_n_epochs = options.evaluate_every_n_epochs};
+  RunProgress::Limits limits{.num_updates = run.config.max_num_updates,
+                             .evaluate_every_n_epochs = options.evaluate_every_n_epochs};
   if (!options.max_num_updates) limits.num_epochs = run.config.num_epochs;
-  // The epochs alone limit a run that continues one with more updates per epoch.
-  const int64_t per_epoch = std::max<int64_t>(1, run.config.num_updates_per_epoch);
-  const bool ends_earlier = run.config.max_num_updates / per_epoch < run.config.num_epochs;
-  if (options.max_num_updates || ends_earlier) limits.num_updates = run.config.max_num_updates;
   run.progress.set_limits(limits);
   run.executor = make_executor(options.execution_mode);
   warn_of_unsaved_parameters(trainer, of.modules_, of.optimizers_);

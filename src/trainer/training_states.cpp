@@ -15,6 +15,7 @@
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
 #include "linkboy/error.hpp"
+#include "util/ceil_div.hpp"
 
 namespace linkboy {
 namespace {
@@ -428,7 +429,14 @@ std::vector<std::string> Trainer::Implementation::TrainingStates::load_checked(
   run.window.set_weight_unit(weight_unit);
   run.evaluations.was_evaluated_before = was_evaluated_before;
   run.train_loss = std::move(train_loss);
-  run.progress.resume(state.get_int("num_epochs_done"), state.get_int("num_updates"), micro_step);
+  const int64_t num_epochs = state.get_int("num_epochs_done");
+  const int64_t num_updates = state.get_int("num_updates");
+  const int64_t in_epoch = ceil_div(micro_step, run.config.gradient_accumulation_steps);
+  int64_t here = 0;
+  const bool overflows =
+      __builtin_mul_overflow(num_epochs, run.config.num_updates_per_epoch, &here) ||
+      __builtin_add_overflow(here, in_epoch, &here);
+  run.progress.resume(num_epochs, num_updates, micro_step, overflows ? num_updates : here);
   if (!trainer_.call_) run.progress.end_update();
   if (!members.empty()) {
     const StateDict resumed = rng_state(device);

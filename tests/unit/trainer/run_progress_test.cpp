@@ -32,7 +32,8 @@ struct Case {
 std::string course_of(const Case& run) {
   RunProgress progress;
   progress.set_limits(run.limits);
-  progress.resume(run.resumed.num_epochs, run.resumed.num_updates, run.resumed.micro_step);
+  progress.resume(run.resumed.num_epochs, run.resumed.num_updates, run.resumed.micro_step,
+                  run.resumed.num_updates);
   std::string course;
   int num_tried = 0;
   while (progress.has_epochs_left()) {
@@ -94,7 +95,7 @@ TEST(RunProgressTest, ARunEndsAtTheLimitThatItReachesFirst) {
 TEST(RunProgressTest, AnUpdateInProgressCanEndTheRunIfOneUpdateRemains) {
   RunProgress progress;
   progress.set_limits({.num_updates = 3});
-  progress.resume(0, 1, 0);
+  progress.resume(0, 1, 0, 1);
   EXPECT_FALSE(progress.may_end_with_pending_update());
   progress.count_update();
   EXPECT_TRUE(progress.may_end_with_pending_update());
