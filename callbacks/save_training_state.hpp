@@ -140,6 +140,8 @@ class LINKBOY_API SaveTrainingState : public Callback {
   StateDict file_state_dict() const override;
   void load_state_dict(const StateDict& state) override;
 
+  /// Whether the state after the newest update is saved.
+  bool is_saved() const { return is_saved_; }
   /// Number of saves that failed.
   int64_t num_failures() const { return num_failures_; }
 

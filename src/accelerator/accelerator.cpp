@@ -117,9 +117,12 @@ void use_deterministic_algorithms() {
 Accelerator::Accelerator(AcceleratorOptions options) {
   const LaunchEnvironment launch = read_launch_environment();
   impl_ = std::make_unique<Implementation>(std::move(options), launch);
-  if (!is_main_process() || !device().is_cpu() || !share_too_few_cores(launch)) return;
+  const bool shares_cores = device().is_cpu() && share_too_few_cores(launch);
+  if (!is_main_process() || (!shares_cores && launch.warning.empty())) return;
   static std::atomic<bool> is_told = false;
   if (is_told.exchange(true)) return;
+  if (!launch.warning.empty()) log(LogLevel::warning, launch.warning);
+  if (!shares_cores) return;
   log(LogLevel::warning,
       c10::str(
           "each of the ", launch.local_world_size, " processes on this host may use ",

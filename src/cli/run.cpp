@@ -147,6 +147,9 @@ class SaveWhenStopped final : public Callback {
  public:
   explicit SaveWhenStopped(SaveTrainingStateOptions options) : options_(std::move(options)) {}
 
+  /// So that the Trainer can still save the state in an evaluation at the end of an epoch.
+  bool saves_training_states() const override { return true; }
+  bool is_saved() const { return is_saved_; }
   void on_train_update_end(Trainer& trainer) override {
     if (trainer.requested_stop() == StopReason::stop_request) save(trainer);
   }
@@ -162,21 +165,23 @@ class SaveWhenStopped final : public Callback {
  private:
   /// Only now, so that other runs of the program may use the same folder until then.
   void save(Trainer& trainer) {
-    if (std::exchange(has_saved_, true)) return;
+    if (std::exchange(has_tried_, true)) return;
     try {
       SaveTrainingState saver(options_);
       saver.on_training_run_claim(trainer);
       saver.on_training_run_start(trainer);
       saver.on_stop_training_error(trainer, StopTraining(""));
       saver.on_training_run_end(trainer);
-      trainer.print("Saved a training state; continue with --resume_from latest");
+      is_saved_ = saver.is_saved();
+      if (is_saved_) trainer.print("Saved a training state; continue with --resume_from latest");
     } catch (const Error& error) {
       trainer.log(LogLevel::error, c10::str("the training state was not saved: ", error.what()));
     }
   }
 
   SaveTrainingStateOptions options_;
-  bool has_saved_ = false;
+  bool has_tried_ = false;
+  bool is_saved_ = false;
 };
 
 /// Makes the parts of the Trainer that the configuration determines. A named callback replaces the
@@ -347,6 +352,14 @@ std::optional<int> signal_of(Trainer& trainer) {
   return callback ? callback->signal() : std::nullopt;
 }
 
+/// Whether a stopped run can continue where it ended.
+bool has_saved_its_end(Trainer& trainer) {
+  const CallbackHandler& callbacks = trainer.callback_handler();
+  const auto own = callbacks.find<SaveTrainingState>();
+  const auto when_stopped = callbacks.find<SaveWhenStopped>();
+  return (own && own->is_saved()) || (when_stopped && when_stopped->is_saved());
+}
+
 void train(const RunParts& parts, const RunSettings& settings, const std::string& config) {
   TrainerOptions trainer_options = make_trainer_options(settings, config, parts.program);
   const auto create_optimizer = optimizer_fn(settings.optimizer);
@@ -406,6 +419,11 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
                 "with --train.gradient_clip_norm.");
   // If one process fails, launchers kill the others; none of them may be writing then.
   accelerator->wait_for_everyone();
+  LINKBOY_CHECK(reason != StopReason::stop_request || !settings.states.save_at_end ||
+                    is_rehearsal || has_saved_its_end(*trainer),
+                "the run was stopped after update ", num_updates,
+                ", but its training state was not saved. See the error above; --resume-from latest "
+                "continues from an earlier state, if there is one.");
   // A shell or a job scheduler sees the reason in the exit status.
   constexpr int kKilledBySignal = 128;
   if (const auto signal = signal_of(*trainer)) throw ExitStatus{kKilledBySignal + *signal};

@@ -12,6 +12,7 @@
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/rendezvous.hpp"
 #include "linkboy/error.hpp"
+#include "util/environment_flag.hpp"
 
 namespace linkboy {
 namespace {
@@ -80,11 +81,11 @@ bool agree_on_all_ranks(c10d::Store& store, const LaunchEnvironment& launch, boo
 void check_open_files(int64_t world_size) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  LINKBOY_CHECK_OPTION(static_cast<rlim_t>(world_size) <= limit.rlim_cur, "there are ", world_size,
-                       " processes, and each connects to all others, but this one may open only ",
-                       limit.rlim_cur,
-                       " files. Correct the number of processes (WORLD_SIZE), or raise the limit "
-                       "(ulimit -n).");
+  LINKBOY_CHECK(static_cast<rlim_t>(world_size) <= limit.rlim_cur, "there are ", world_size,
+                " processes, and each connects to all others, but this one may open only ",
+                limit.rlim_cur,
+                " files. Correct the number of processes (WORLD_SIZE), or raise the limit (ulimit "
+                "-n).");
 }
 
 }  // namespace
@@ -156,8 +157,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const LaunchEnvironment& launch
   implementation->address = own_address(shared.launch, *shared.store);
   implementation->heartbeat = std::make_shared<Heartbeat>(
       c10::make_intrusive<c10d::PrefixStore>(prefix, shared.store_for_signs), launch.rank);
-  const char* debug = std::getenv("LINKBOY_DEBUG_COLLECTIVES");
-  implementation->checks_calls = debug != nullptr && std::string_view(debug) == "1";
+  implementation->checks_calls = environment_flag("LINKBOY_DEBUG_COLLECTIVES", false);
   auto group = meet(std::move(implementation));
   // A rank that leaves immediately would cut connections that others are still making.
   const auto connected = c10::make_intrusive<c10d::PrefixStore>("connected", store);

@@ -374,12 +374,38 @@ void check_no_unknown_launcher(const Variables& variables, const std::vector<std
   }
 }
 
+/// Processes that torchrun, or variables by hand, describe as single ones may be several of another
+/// launcher.
+void check_is_alone(const Variables& variables) {
+  for (const char* size : {kOpenMpi.world_size, kMpich.world_size, kSlurm.world_size}) {
+    LINKBOY_CHECK(
+        !is_number(variables, size, 2) || (size == kSlurm.world_size && !is_slurm_task(variables)),
+        "WORLD_SIZE is 1, but ", size, " is ", *variables.find(size),
+        ", so each of these processes would train alone. Unset RANK and WORLD_SIZE (or "
+        "do not start torchrun), so that the processes form a group; or, to train alone, "
+        "unset ",
+        size, ".");
+  }
+}
+
+/// Whether srun would start several processes in this script or shell.
+std::string warning_about_allocation(const Variables& variables) {
+  if (!is_number(variables, "SLURM_NTASKS", 2)) return {};
+  return c10::str("this process trains alone, although its job has ",
+                  *variables.find("SLURM_NTASKS"),
+                  " tasks (SLURM_NTASKS). To train with all of them, start the program with srun.");
+}
+
 LaunchEnvironment read_launcher(const EnvironmentLookup& lookup,
                                 const std::vector<std::string>& names) {
   const Variables variables(lookup);
   const bool has_rank = variables.has("RANK");
   const bool has_world_size = variables.has("WORLD_SIZE");
-  if (has_rank && has_world_size) return read_torchrun(lookup);
+  if (has_rank && has_world_size) {
+    LaunchEnvironment launch = read_torchrun(lookup);
+    if (launch.world_size == 1) check_is_alone(variables);
+    return launch;
+  }
   // Batch scripts often export only WORLD_SIZE, and srun adds the rest.
   if (variables.has(kOpenMpi.rank)) return read_mpi(lookup, kOpenMpi);
   if (variables.has(kMpich.rank) && variables.has(kMpich.local_rank)) {
@@ -390,6 +416,9 @@ LaunchEnvironment read_launcher(const EnvironmentLookup& lookup,
   LINKBOY_CHECK(!is_number(variables, kSlurm.rank, 1) || variables.has("SLURM_STEP_ID"),
                 kSlurm.rank, " is ", *variables.find(kSlurm.rank),
                 ", but SLURM_STEP_ID is not set, so this task would train alone. ", kSlurm.advice);
+  LINKBOY_CHECK(!is_number(variables, kSlurm.world_size, 2) || variables.has(kSlurm.rank),
+                kSlurm.world_size, " is ", *variables.find(kSlurm.world_size), ", but ",
+                kSlurm.rank, " is not set, so this task would train alone. ", kSlurm.advice);
   for (const LauncherVariables& other : kOtherLaunchers) {
     if (variables.has(other.rank)) return read_mpi(lookup, other);
   }
@@ -407,7 +436,9 @@ LaunchEnvironment read_launcher(const EnvironmentLookup& lookup,
                 " is not set; set both, or neither to run a single process. Unset ", found,
                 ", or: ", kTorchrun.advice);
   check_no_unknown_launcher(variables, names);
-  return {};
+  LaunchEnvironment alone;
+  alone.warning = warning_about_allocation(variables);
+  return alone;
 }
 
 /// Completes what only PMIx knows.

@@ -51,6 +51,9 @@ struct LaunchEnvironment {
   /// Identifies this launch, for messages and keys; the same on all ranks. May be empty.
   std::string job_id;
 
+  /// What the user should know before the training; empty if there is nothing.
+  std::string warning{};
+
   /// Whether the processes form a group. Also true for a single process that torchrun or mpirun
   /// launched. False for a single Slurm task, because programs in the shell of `srun --pty bash`
   /// look like tasks of `srun -n 1`, and two of them at the same time would use the same port.

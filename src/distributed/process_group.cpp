@@ -4,6 +4,7 @@
 #include "linkboy/distributed/process_group.hpp"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <net/if.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>  // includes headers of the system's Gloo
 
@@ -33,6 +34,9 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const BackendSetup& setup,
   auto options = Gloo::Options::create(setup.timeout);
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   if (interface != nullptr && *interface != '\0') {
+    LINKBOY_CHECK(::if_nametoindex(interface) != 0, "GLOO_SOCKET_IFNAME is \"", interface,
+                  "\", but this host has no such network interface (see `ip link`). Correct or "
+                  "unset it.");
     options->devices.push_back(Gloo::createDeviceForInterface(interface));
   } else {
     options->devices.push_back(address.empty() ? Gloo::createDefaultDevice()

@@ -135,19 +135,23 @@ bool is_listening(const std::string& address, uint16_t port) {
          getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0;
 }
 
+/// Listens on all addresses of this host. This process does not need the one that the others use.
+c10::intrusive_ptr<c10d::Store> listen(c10d::TCPStoreOptions options) {
+  options.isServer = true;
+  try {
+    return make_store("127.0.0.1", options);
+  } catch (const std::exception&) {
+    return make_store("::1", options);  // a host without IPv4
+  }
+}
+
 constexpr const char* kAddressOfRank0 = "address_of_rank_0";
 
 /// Listens on a free port, and passes it and the addresses of this host to the other ranks.
 c10::intrusive_ptr<c10d::Store> listen_for_ranks(LaunchEnvironment& launch,
                                                  c10d::TCPStoreOptions options) {
-  options.isServer = true;
   options.port = launch.port_with_exchange;
-  c10::intrusive_ptr<c10d::Store> store;
-  try {
-    store = make_store("127.0.0.1", options);
-  } catch (const std::exception&) {
-    store = make_store("::1", options);  // a host without IPv4
-  }
+  auto store = listen(options);
   launch.master_port = static_cast<c10d::TCPStore&>(*store).getPort();
   const bool is_one_host = launch.world_size == launch.local_world_size;
   std::vector<std::string> addresses =
@@ -340,12 +344,11 @@ c10::intrusive_ptr<c10d::Store> connect_store(LaunchEnvironment& launch,
       "pass on the address of rank 0, cannot be loaded or does not reach the launcher. "
       "Install it (libpmix2 in Debian), or set MASTER_ADDR to the host of rank 0.");
   options.port = launch.master_port;
-  options.isServer = is_host;
   const std::string place = launch.master_address + ":" + std::to_string(launch.master_port);
   c10::intrusive_ptr<c10d::Store> store;
   try {
-    store =
-        c10::make_intrusive<c10d::PrefixStore>(prefix, make_store(launch.master_address, options));
+    store = c10::make_intrusive<c10d::PrefixStore>(
+        prefix, is_host ? listen(options) : make_store(launch.master_address, options));
   } catch (const std::exception& error) {
     if (is_host) {
       throw DistributedError(c10::str(
@@ -357,7 +360,10 @@ c10::intrusive_ptr<c10d::Store> connect_store(LaunchEnvironment& launch,
         c10::str(launch.uses_agent_store ? "torchrun's agent" : "rank 0", " did not answer at ",
                  place, " in ", seconds(timeout), " s (", first_line(error.what()),
                  "). Check whether rank 0 has started, and see its output; MASTER_ADDR and "
-                 "MASTER_PORT must name its host and a port that this host can reach."));
+                 "MASTER_PORT must name its host and a port that this host can reach",
+                 launch.launcher == LaunchEnvironment::Launcher::slurm
+                     ? "; or use srun --mpi=pmix, through which rank 0 tells its addresses."
+                     : "."));
   }
   return launch.uses_agent_store ? join_attempt(store, launch, timeout) : store;
 }

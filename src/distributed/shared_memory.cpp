@@ -24,6 +24,7 @@
 
 #include "distributed/agreement.hpp"
 #include "distributed/process_group_implementation.hpp"
+#include "util/environment_flag.hpp"
 
 namespace linkboy {
 namespace {
@@ -75,9 +76,7 @@ std::string text_of(const Token& token) {
 }
 
 bool is_wanted(const ProcessGroup& group) {
-  const char* choice = std::getenv("LINKBOY_SHARED_MEMORY");
-  const bool is_refused = choice != nullptr && std::string_view(choice) == "0";
-  return !is_refused && !group.implementation()->checks_calls;
+  return environment_flag("LINKBOY_SHARED_MEMORY", true) && !group.implementation()->checks_calls;
 }
 
 /// Maps the same memory on all ranks, or on none.

@@ -153,7 +153,7 @@ void Scheduler::check_state_dict(const StateDict& state) const {
         saved.get_double(name) == length, "the scheduler's state was saved with ", name, " = ",
         saved.get_double(name), " updates, but it is ", length,
         " in this run, which changes the curve. Use the same schedule options, epochs, batch "
-        "size and data, or allow the change",
+        "size, data and number of processes, or allow the change",
         kHowToAllow);
   }
   LINKBOY_CHECK(saved.size() == lengths_.size(), "the scheduler's state has ", saved.size(),

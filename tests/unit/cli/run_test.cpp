@@ -237,9 +237,25 @@ TEST_F(RunTest, AStateThatCannotBeSavedAfterASignalIsReported) {
       std::raise(SIGTERM);
     })};
   };
+  // With --states options, the folder is checked before the run.
   const Outcome outcome = run({}, program);
-  EXPECT_EQ(outcome.status, 128 + SIGTERM);
-  EXPECT_THAT(outcome.output, HasSubstr("ERROR: the training state was not saved: "));
+  EXPECT_EQ(outcome.status, 1) << "a script must not continue the run as if it were saved";
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("ERROR: the training state was not saved: "),
+                                    Not(HasSubstr("Saved a training state"))));
+  EXPECT_THAT(outcome.error, HasSubstr("stopped after update 2, but its training state was not"));
+}
+
+TEST_F(RunTest, ASignalInAnEvaluationSavesAStateToo) {
+  for (const std::vector<std::string> options :
+       {std::vector<std::string>{}, {"--states.every_n_updates", "99"}}) {
+    RunProgram program;
+    program.make_callbacks = [](const RunSettings&, const Model&) -> CallbackList {
+      return {make<LambdaCallback>({.on_eval_epoch_start = [](Trainer&) { std::raise(SIGTERM); }})};
+    };
+    EXPECT_EQ(run(options, program).status, 128 + SIGTERM);
+    EXPECT_THAT(succeed({"--resume-from", "latest"}), HasSubstr("Resumed training state"));
+    std::filesystem::remove_all(folder / "output");
+  }
 }
 
 TEST_F(RunTest, AProgramCanHaveMetricsOfItsOwn) {

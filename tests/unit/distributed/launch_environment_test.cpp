@@ -163,6 +163,10 @@ TEST(LaunchEnvironmentTest, ReadsSrun) {
 
 TEST(LaunchEnvironmentTest, AShellInASlurmAllocationIsASingleProcess) {
   EXPECT_EQ(read(kBatchScript).launcher, Launcher::none);
+  EXPECT_EQ(read(kBatchScript).warning,
+            "this process trains alone, although its job has 11 tasks (SLURM_NTASKS). To train "
+            "with all of them, start the program with srun.");
+  EXPECT_EQ(read(kBatchScript + "SLURM_NTASKS=1").warning, "");
   // The shell of salloc with Slurm's setting use_interactive_step.
   EXPECT_EQ(read(kSrun + "SLURM_STEP_ID=4294967290").launcher, Launcher::none);
   // The shell of `srun --pty bash`.
@@ -269,6 +273,14 @@ TEST(LaunchEnvironmentTest, ProcessesOfAnUnknownLauncherDoNotTrainAlone) {
     EXPECT_EQ(read(harmless).launcher, Launcher::none) << harmless;
   }
   EXPECT_EQ(read(kTorchrun + "FOO_RANK=1 FOO_SIZE=2").launcher, Launcher::torchrun);
+  // Left-over or nested variables of torchrun.
+  const std::string alone = "RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=::1 MASTER_PORT=1 ";
+  EXPECT_ERROR(read(kOpenMpi + alone), "WORLD_SIZE is 1, but OMPI_COMM_WORLD_SIZE is 2, so each");
+  EXPECT_ERROR(read(kMpich + alone), "WORLD_SIZE is 1, but PMI_SIZE is 2");
+  EXPECT_ERROR(read(kSrun + alone), "WORLD_SIZE is 1, but SLURM_STEP_NUM_TASKS is 11");
+  EXPECT_EQ(read(kBatchScript + alone).world_size, 1);
+  EXPECT_ERROR(read(kSrun + "SLURM_PROCID="),
+               "SLURM_STEP_NUM_TASKS is 11, but SLURM_PROCID is not set, so this task would train");
   // A container that does not get all variables of Slurm.
   EXPECT_ERROR(read(kBatchScript + "SLURM_PROCID=2"),
                "SLURM_PROCID is 2, but SLURM_STEP_ID is not set, so this task would train alone");
