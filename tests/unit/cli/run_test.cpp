@@ -242,12 +242,13 @@ TEST_F(RunTest, AStateThatCannotBeSavedAfterASignalIsReported) {
   EXPECT_EQ(outcome.status, 1) << "a script must not continue the run as if it were saved";
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("ERROR: the training state was not saved: "),
                                     Not(HasSubstr("Saved a training state"))));
-  EXPECT_THAT(outcome.error, HasSubstr("stopped after update 2, but its training state was not"));
+  EXPECT_THAT(outcome.errors, HasSubstr("stopped after update 2, but its training state was not"));
 }
 
 TEST_F(RunTest, ASignalInAnEvaluationSavesAStateToo) {
-  for (const std::vector<std::string> options :
-       {std::vector<std::string>{}, {"--states.every_n_updates", "99"}}) {
+  for (const char* interval : {"", "99"}) {
+    std::vector<std::string> options;
+    if (*interval != '\0') options = {"--states.every_n_updates", interval};
     RunProgram program;
     program.make_callbacks = [](const RunSettings&, const Model&) -> CallbackList {
       return {make<LambdaCallback>({.on_eval_epoch_start = [](Trainer&) { std::raise(SIGTERM); }})};
