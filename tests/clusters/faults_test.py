@@ -18,7 +18,7 @@ SECONDS_CUT = 20
 TIMEOUT = 40  # of collective calls; longer than a cut that must be survived
 TIMEOUT_OF_LOSS = 10
 OPTIONS = ({}, {"zero_stage": 1}, {"zero_stage": 2}, {"local_sgd_interval": 2}, {"compression": "bf16"},
-           {"states__asynchronous": True})
+           {"states__asynchronous": "true"})
 
 
 class Fault:
@@ -63,7 +63,8 @@ FAULTS = {"delays and losses for 5 s": Fault(disturb, ends=False),
 # What a user reads. mpirun and mpiexec end all ranks, often before these have noticed the loss, and report it themselves.
 LOST = r"ranks? [\d, and]+ (?:is|are) lost|hosts the ranks' store, is lost|ranks? [\d, and]+ did not arrive|did not answer"
 STOPPED = r"stopped by signal 15"
-BY_LAUNCHER = {"Open MPI": r"|rank \d with PID|lost communication", "MPICH": r"|RUNNING AT \w+|host: node\d"}
+BY_LAUNCHER = {"Open MPI": r"|rank \d with PID|lost communication|process(?:es)? returned",
+               "MPICH": r"|RUNNING AT \w+|host: node\d|Connection to \w+ closed"}
 
 
 def cases():
@@ -130,7 +131,8 @@ class FaultsTest(ClusterTest):
         reached = self.last_update("run") + 20
         options["max_updates"] = reached
         self.end_well(*launchers.start(self, launcher, "run", self.program(**options)))
-        del options["resume_from"], options["save_every_updates"]
+        options = {name: value for name, value in options.items()
+                   if name not in ("resume_from", "save_every_updates", "states__asynchronous")}
         self.end_well(*launchers.start(self, "none", "whole", self.program(**options)))
         self.assertEqual(self.weights("run"), self.weights("whole"), text())
         self.network.close()
