@@ -27,6 +27,12 @@ LAUNCHER_VARIABLES = re.compile("RANK|WORLD_SIZE|LOCAL_|GROUP_|ROLE_|MASTER_|TOR
 ENDLESS = {"epochs": 100000, "batch_size": 8, "scheduler": "none", "report": "report.jsonl", "report_updates": True}
 
 
+def scripts_of(page):
+    """The marked blocks of a page of docs/, by their names."""
+    text = (TESTS.parent / "docs" / page).read_text()
+    return dict(re.findall(r"<!-- script: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL))
+
+
 class ClusterTest(programs.ProgramTest):
     """A class has one network for all of its tests."""
 

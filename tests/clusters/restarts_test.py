@@ -3,22 +3,15 @@ the Jobs of docs/containers.md."""
 
 import os
 import pathlib
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 
-from cluster import ENDLESS, TESTS, ClusterTest, Launchers, hosts, programs, unittest_main
+from cluster import ENDLESS, ClusterTest, Launchers, hosts, programs, scripts_of, unittest_main
 
 sys.path.append(os.environ.get("LINKBOY_PEER_PATH", ""))
-
-
-def scripts_of(page):
-    """The marked blocks of a page, by their names."""
-    text = (TESTS.parent / "docs" / page).read_text()
-    return dict(re.findall(r"<!-- script: (\S+) -->\n```\w+\n(.*?)```", text, re.DOTALL))
 
 
 class SystemdTest(ClusterTest):
@@ -54,8 +47,8 @@ class SystemdTest(ClusterTest):
                             "SYSTEMD_UNIT_PATH": f"{self.units}:{targets}"}
         # The manager creates groups below its own.
         self.group = f"linkboy-test-{os.getpid()}"
-        groups = [file.parent for file in pathlib.Path("/sys/fs/cgroup").glob("**/cgroup.procs")
-                  if file.parent.parent == pathlib.Path("/sys/fs/cgroup") or len(file.parts) == 5]
+        top = pathlib.Path("/sys/fs/cgroup")
+        groups = [file.parent for file in (*top.glob("cgroup.procs"), *top.glob("*/cgroup.procs"))]
         enter = "".join(f"mkdir -p {group}/{self.group} && echo $$ > {group}/{self.group}/cgroup.procs; " for group in groups)
         self.addCleanup(lambda: subprocess.run(["find", "/sys/fs/cgroup", "-depth", "-type", "d", "-path",
                                                 f"*/{self.group}*", "-exec", "rmdir", "{}", ";"], capture_output=True))

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import time
 
-from cluster import ENDLESS, TESTS, ClusterTest, by_hand, slurm, unittest_main
+from cluster import ENDLESS, ClusterTest, by_hand, scripts_of, slurm, unittest_main
 
 
 class SlurmTest(ClusterTest):
@@ -18,8 +18,7 @@ class SlurmTest(ClusterTest):
     def start_servers(cls):
         cls.slurm = slurm.Slurm(cls.network)
         cls.addClassCleanup(cls.slurm.close)
-        page = (TESTS.parent / "docs" / "slurm.md").read_text()
-        cls.scripts = dict(re.findall(r"<!-- script: (\S+) -->\n```bash\n(.*?)```", page, re.DOTALL))
+        cls.scripts = scripts_of("slurm.md")
 
     def setUp(self):
         super().setUp()
