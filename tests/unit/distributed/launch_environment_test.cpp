@@ -257,6 +257,9 @@ TEST(LaunchEnvironmentTest, APodOfKubernetesIsAHost) {
     EXPECT_EQ(text_of(launch),
               c10::str("torchrun: rank 2 of 3, local rank 0 of 1, ", address, ", job "));
   }
+  EXPECT_EQ(text_of(read("RANK=0 WORLD_SIZE=3 MASTER_PORT=23456 MASTER_ADDR=localhost "
+                         "KUBERNETES_SERVICE_HOST=10.96.0.1")),
+            "torchrun: rank 0 of 3, local rank 0 of 1, localhost, job ");
   // Processes that were started by hand in one pod.
   EXPECT_EQ(text_of(read("RANK=2 WORLD_SIZE=3 LOCAL_RANK=2 MASTER_PORT=23456 MASTER_ADDR=localhost "
                          "KUBERNETES_SERVICE_HOST=10.96.0.1")),
