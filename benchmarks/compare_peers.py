@@ -23,12 +23,14 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-PACKAGES = ["torch", "pytorch-accelerated", "accelerate", "pytorch-lightning", "torchvision"]
+PACKAGES = ["torch", "pytorch-accelerated", "accelerate", "pytorch-lightning", "torchvision", "jax"]
 NAMES = {"bare": "bare loop", "bare_not_fused": "bare loop, AdamW not fused",
          "accelerated": "pytorch-accelerated", "lightning": "Lightning",
-         "lightning_log_loss": "Lightning that logs its loss"}
-VARIANTS = {"bare_not_fused": ("bare", "--not-fused"),
-            "lightning_log_loss": ("lightning", "--log-loss")}
+         "lightning_log_loss": "Lightning that logs its loss", "eager": "linkboy, eager",
+         "torch_compile": "torch.compile", "jax": "JAX, jitted step", "jax_scan": "JAX, scanned epoch"}
+VARIANTS = {"bare_not_fused": ("bare", "--not-fused"), "torch_compile": ("bare", "--compile"),
+            "lightning_log_loss": ("lightning", "--log-loss"), "jax": ("jax_training",),
+            "jax_scan": ("jax_training", "--scan")}
 WORKERS_TO_TRY = (0, 2)
 WARM_UP_TURNS = 4
 LEAST_ROUNDS = 5
@@ -71,14 +73,15 @@ class Training:
 
     unit, lower_is_better = "steps/s", False
 
-    def __init__(self, title, work, steps, rounds, threads, targets, shown=()):
-        self.title, self.work, self.steps, self.rounds = title, work, steps, rounds
+    def __init__(self, title, work, steps, rounds, threads, targets, shown=(), execution="eager"):
+        self.title, self.work, self.steps, self.rounds, self.execution = title, work, steps, rounds, execution
         self.threads, self.targets, self.peers = threads, targets, [*targets, *shown]
 
     def command(self, run, side, workers=0):
         common = [self.work, "--steps", self.steps_of(run), "--threads", self.threads]
-        if side == "linkboy":
-            return [run.programs / "linkboy_workloads", *common]
+        if side in ("linkboy", "eager"):
+            execution = self.execution if side == "linkboy" else "eager"
+            return [run.programs / "linkboy_workloads", *common, "--execution", execution]
         common += ["--workers", workers]
         side, *options = VARIANTS.get(side, (side,))
         return [sys.executable, HERE / "peers" / f"{side}.py", *common, *options]
@@ -88,7 +91,8 @@ class Training:
 
     def choose_workers(self, run, side):
         """Warms a peer up with each number of workers, in turns, and continues with the fastest."""
-        numbers = (0,) if side == "linkboy" or self.work == "step" else WORKERS_TO_TRY
+        has_loader = side in ("bare", "accelerated", "lightning", *VARIANTS) and not side.startswith("jax")
+        numbers = WORKERS_TO_TRY if has_loader and self.work != "step" else (0,)
         candidates = {number: Side(self.command(run, side, number)) for number in numbers}
         turns = {number: [] for number in numbers}
         for number in by_turns(list(numbers), WARM_UP_TURNS):
@@ -231,6 +235,12 @@ ROWS = {
                     shown=["bare_not_fused", "lightning_log_loss"]),
     "cnn": Training("CNN of two 5x5 convolutions, batch 64", "cnn", steps=300, rounds=7, threads=2,
                     targets={"accelerated": 1.25, "lightning": 1.25}),
+    "mlp_compiled": Training("MLP 784-128-64-10, batch 64, compiled", "mlp", steps=938, rounds=11, threads=1,
+                             targets={"eager": 1.2, "bare": 2.0, "torch_compile": 2.0, "lightning": 5.0, "jax": 1.1,
+                                      "jax_scan": 1.0}, execution="compiled"),
+    "cnn_compiled": Training("CNN of two 5x5 convolutions, batch 64, compiled", "cnn", steps=300, rounds=7, threads=2,
+                             targets={"eager": 1.3, "bare": 1.3, "torch_compile": 1.3, "jax": 1.3},
+                             execution="compiled"),
     "resnet18": Training("ResNet-18 for 32x32, batch 32", "resnet18", steps=10, rounds=7, threads=2,
                          targets={"bare": 1.0}),
     "start": FirstUpdate("program start to end of first update (MLP)", "mlp", steps=10, rounds=11,

@@ -1,6 +1,6 @@
 // linkboy's side of compare_peers.py. peers/ contains the Python sides.
 //
-//     linkboy_workloads WORK --steps N --threads N [--first-update]
+//     linkboy_workloads WORK --steps N --threads N [--first-update] [--execution compiled]
 //
 // WORK is mlp, cnn or resnet18 (training with Trainer, data in memory), or step (updates of 1,000
 // small tensors). The program creates its data, then answers each line "run" with a line of JSON:
@@ -39,6 +39,7 @@
 #include <vector>
 
 #include "linkboy/accelerator.hpp"
+#include "linkboy/compile/compiled_steps.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
 #include "linkboy/vision/resnet.hpp"
@@ -56,6 +57,7 @@ struct Arguments {
   int64_t num_steps = 0;
   int64_t num_threads = 1;
   bool first_update = false;
+  ExecutionMode execution = ExecutionMode::eager;
 };
 
 class Cnn final : public torch::nn::Module {
@@ -131,9 +133,11 @@ class FirstUpdate final : public Callback {
 
 class Training final : public Work {
  public:
-  Training(Model model, Samples samples, int64_t batch_size, const CallbackList& more_callbacks)
+  Training(Model model, Samples samples, int64_t batch_size, ExecutionMode execution,
+           const CallbackList& more_callbacks)
       : samples_(std::move(samples)),
         batch_size_(batch_size),
+        execution_(execution),
         trainer_(model, torch::nn::CrossEntropyLoss(),
                  std::make_shared<torch::optim::AdamW>(model.parameters(),
                                                        torch::optim::AdamWOptions(1e-3)),
@@ -143,6 +147,8 @@ class Training final : public Work {
     trainer_.train({.train_dataset = TensorDataset(samples_.input, samples_.target),
                     .per_device_batch_size = batch_size_,
                     .num_epochs = 1,
+                    .execution_mode = execution_,
+                    .create_step_executor_fn = create_step_executor_fn_,
                     .reset_run_history = false});
   }
 
@@ -156,6 +162,9 @@ class Training final : public Work {
  private:
   Samples samples_;
   int64_t batch_size_;
+  ExecutionMode execution_;
+  CreateStepExecutorFn create_step_executor_fn_ =
+      compiled_steps({.on_failure = CompileOptions::OnFailure::error});
   Trainer trainer_;
 };
 
@@ -205,7 +214,8 @@ std::unique_ptr<Work> make_work(const Arguments& arguments, const CallbackList& 
   Model model = is_resnet                 ? Model(vision::resnet18(small_images))
                 : arguments.work == "cnn" ? Model(std::make_shared<Cnn>())
                                           : Model(std::make_shared<Mlp>());
-  return std::make_unique<Training>(std::move(model), samples, batch_size, more_callbacks);
+  return std::make_unique<Training>(std::move(model), samples, batch_size, arguments.execution,
+                                    more_callbacks);
 }
 
 /// Returns the peak resident memory of this process in bytes.
@@ -275,6 +285,11 @@ bool parse(int argc, char** argv, Arguments& arguments) {
       arguments.first_update = true;
       continue;
     }
+    if (name == "--execution") {
+      if (++i == argc) return false;
+      arguments.execution = enum_from_text<ExecutionMode>(argv[i]);
+      continue;
+    }
     int64_t* value = name == "--steps"     ? &arguments.num_steps
                      : name == "--threads" ? &arguments.num_threads
                                            : nullptr;
@@ -293,7 +308,7 @@ int main(int argc, char** argv) {
   if (!linkboy::benchmarks::parse(argc, argv, arguments)) {
     std::fprintf(stderr,
                  "usage: linkboy_workloads mlp|cnn|resnet18|step --steps N [--threads N] "
-                 "[--first-update]\n");
+                 "[--first-update] [--execution eager|compiled]\n");
     return 2;
   }
   at::set_num_threads(static_cast<int>(arguments.num_threads));

@@ -142,6 +142,8 @@ class LINKBOY_API SaveTrainingState : public Callback {
 
   /// Whether the state after the newest update is saved.
   bool is_saved() const { return is_saved_; }
+  /// Whether it saves a state when a run is stopped: `save_at_end`.
+  bool saves_at_end() const { return options_.save_at_end; }
   /// Number of saves that failed.
   int64_t num_failures() const { return num_failures_; }
 

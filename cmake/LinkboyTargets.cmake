@@ -52,6 +52,16 @@ function(linkboy_configure_library target)
   linkboy_unite_folders(${target})
 endfunction()
 
+# Makes the text of a source file available to a target: `#include "NAME_text.hpp"` declares it as a constant.
+function(linkboy_embed_text target file constant)
+  cmake_path(GET file STEM name)
+  file(READ "${CMAKE_CURRENT_SOURCE_DIR}/${file}" text)
+  file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/embedded/${name}_text.hpp" @ONLY NEWLINE_STYLE UNIX CONTENT
+    "#pragma once\n\ninline constexpr const char* ${constant} = R\"text(@text@)text\";\n")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
+  target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_BINARY_DIR}/embedded")
+endfunction()
+
 # In a unity build, the sources of a folder are one translation unit, and the sources of all folders with fewer than six
 # sources are another one. LibTorch's templates take two thirds of the time for a translation unit, so few large ones
 # compile faster. Names in anonymous namespaces must be unique within a unit.

@@ -14,11 +14,12 @@ def train(arguments, turns):
     optimizer = make_optimizer(model.parameters(), fused=not arguments.not_fused)
     loss_function = nn.CrossEntropyLoss()
     model.train()
+    forward = torch.compile(model) if arguments.compile else model
     turns.ready()
     while True:
         turns.begin()
         for inputs, targets in loader:
-            loss = loss_function(model(inputs), targets)
+            loss = loss_function(forward(inputs), targets)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

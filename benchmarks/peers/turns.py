@@ -18,6 +18,8 @@ def parse_arguments():
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--not-fused", action="store_true")
     parser.add_argument("--log-loss", action="store_true")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--scan", action="store_true")
     parser.add_argument("--first-update", action="store_true")
     return parser.parse_args()
 

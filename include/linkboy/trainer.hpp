@@ -373,10 +373,12 @@ class LINKBOY_API Trainer {
   /// @return False if `directory` is `<folder>/latest` and there is no state.
   /// @throws CorruptFileError if all states are damaged; FileError if no state is found or if it
   ///         cannot be read; Error if it does not match the model, the modules, the optimizers or
-  ///         the schedules; Error for a state in mid-epoch if, with this run's batches and
-  ///         processes, no accumulation window ends at its position; any error of a callback. In
-  ///         all these cases, nothing has changed. Only a run that fails to resume may leave its
-  ///         callbacks and loader with a part of the state; the next run discards it.
+  ///         the schedules; any error of a callback. In all these cases, nothing has changed. Only
+  ///         a run that fails to resume may leave its callbacks and loader with a part of the
+  ///         state; the next run discards it.
+  /// @note If, with this run's batches and processes, no accumulation window ends at the position
+  ///       of a state in mid-epoch, the run starts at the end of the last one before it, and a
+  ///       warning says how many samples are trained a second time.
   bool load_training_state(const std::filesystem::path& directory);
 
   // ---- The run ---------------------------------------------------------------------------------

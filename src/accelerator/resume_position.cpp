@@ -38,11 +38,13 @@ int64_t micro_step_in_this_run(const StateDict& state, const DataLoader& loader,
   // micro-steps.
   const int64_t micro_step = micro_steps - micro_steps % accumulation_steps;
   const int64_t num_repeated = num_samples - micro_step * here;
-  if (num_repeated > 0 && accelerator.is_main_process()) {
-    TORCH_WARN(whose, " was saved in mid-epoch, after ", num_samples,
-               " samples, where no update of this run ends: one has ", accumulation_steps, " x ",
-               loader.batch_size(), " samples on each of ", accelerator.num_processes(),
-               " ranks. The last ", num_repeated, " samples are trained a second time.");
+  if (num_repeated > 0) {
+    accelerator.log(
+        LogLevel::warning,
+        c10::str(whose, " was saved in mid-epoch, after ", num_samples,
+                 " samples, where no update of this run ends: one has ", accumulation_steps, " x ",
+                 loader.batch_size(), " samples on each of ", accelerator.num_processes(),
+                 " ranks. The last ", num_repeated, " samples are trained a second time."));
   }
   return micro_step;
 }

@@ -13,11 +13,11 @@ namespace linkboy {
 
 /// Locks an open file without waiting. Returns 0 or the system's error number: EWOULDBLOCK if
 /// another open file of this or another process holds the lock.
-int try_lock(const FileDescriptor& file);
+LINKBOY_API int try_lock(const FileDescriptor& file);
 
 /// Returns whether `path` still names the open file: false if the file was replaced or removed
 /// since. If this cannot be determined, returns true.
-bool is_at(const FileDescriptor& file, const std::filesystem::path& path);
+LINKBOY_API bool is_at(const FileDescriptor& file, const std::filesystem::path& path);
 
 /// Locks a tracker's file, and creates it if it does not exist. An atomic replacement passes the
 /// lock on: see AtomicFile::commit.

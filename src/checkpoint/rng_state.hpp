@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "linkboy/checkpoint/state_dict.hpp"
+#include "linkboy/export.hpp"
 
 namespace linkboy {
 
@@ -27,7 +28,7 @@ void set_rng_state_of_additional_rank(c10::Device device, const std::vector<Stat
                                       int64_t rank);
 
 /// Returns the state of the device's default generator.
-at::Tensor rng_state_of(c10::Device device);
-void set_rng_state_of(c10::Device device, const at::Tensor& state);
+LINKBOY_API at::Tensor rng_state_of(c10::Device device);
+LINKBOY_API void set_rng_state_of(c10::Device device, const at::Tensor& state);
 
 }  // namespace linkboy

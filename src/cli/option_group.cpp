@@ -142,7 +142,8 @@ OptionGroup& OptionGroup::add_named(std::string name, Target* target, NamedChoic
     option.help += " May be given several times; none removes all.";
     option.is_list = true;
     for (const NamedSettings& named : *target) {
-      option.default_text += (option.default_text.empty() ? "" : " ") + named.to_string();
+      if (!option.default_text.empty()) option.default_text += ' ';
+      option.default_text += named.to_string();
     }
     option.clear = [target] { target->clear(); };
     option.assign = [target, defaults = *target](const std::string& text) {

@@ -145,7 +145,9 @@ void set_progress(CallbackList& callbacks, ProgressBarOptions::Mode mode) {
 /// Saves a training state if a stop request ends a run that saves no other states.
 class SaveWhenStopped final : public Callback {
  public:
-  explicit SaveWhenStopped(SaveTrainingStateOptions options) : options_(std::move(options)) {}
+  explicit SaveWhenStopped(SaveTrainingStateOptions options) : options_(std::move(options)) {
+    options_.initial_checkpoint = {};  // a saver would load it over the trained weights
+  }
 
   /// So that the Trainer can still save the state in an evaluation at the end of an epoch.
   bool saves_training_states() const override { return true; }
@@ -205,7 +207,7 @@ TrainerOptions make_trainer_options(const RunSettings& settings, const std::stri
   states.directory = states_directory(settings);
   if (saves_states(settings)) {
     parts.default_callbacks.push_back(std::make_shared<SaveTrainingState>(states));
-  } else {
+  } else if (std::ranges::none_of(parts.callbacks, is_a<SaveTrainingState>)) {
     parts.default_callbacks.push_back(std::make_shared<SaveWhenStopped>(states));
   }
   as_usage("callbacks", [&] { return CallbackHandler(parts.callbacks); });
@@ -227,6 +229,7 @@ TrainOptions make_train_options(const RunSettings& settings, const RunData& data
                                                            : *settings.resume_from;
   }
   options.create_scheduler_fn = scheduler_fn(settings.scheduler);
+  options.create_step_executor_fn = compiled_steps(settings.compile);
   return options;
 }
 
@@ -352,12 +355,14 @@ std::optional<int> signal_of(Trainer& trainer) {
   return callback ? callback->signal() : std::nullopt;
 }
 
-/// Whether a stopped run can continue where it ended.
-bool has_saved_its_end(Trainer& trainer) {
-  const CallbackHandler& callbacks = trainer.callback_handler();
-  const auto own = callbacks.find<SaveTrainingState>();
-  const auto when_stopped = callbacks.find<SaveWhenStopped>();
-  return (own && own->is_saved()) || (when_stopped && when_stopped->is_saved());
+/// Whether a callback that saves the end of a run has not saved it.
+bool has_unsaved_end(Trainer& trainer) {
+  return std::ranges::any_of(trainer.callback_handler().callbacks(), [](const auto& callback) {
+    const auto* const own = dynamic_cast<const SaveTrainingState*>(callback.get());
+    const auto* const when_stopped = dynamic_cast<const SaveWhenStopped*>(callback.get());
+    return (own && own->saves_at_end() && !own->is_saved()) ||
+           (when_stopped && !when_stopped->is_saved());
+  });
 }
 
 void train(const RunParts& parts, const RunSettings& settings, const std::string& config) {
@@ -400,13 +405,13 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
   const auto [reason, num_updates] = std::pair(result.training.reason, result.training.num_updates);
   const bool has_failed = reason == StopReason::nan;
   const bool is_rehearsal = trainer->callback_handler().find<FastDevRun>() != nullptr;
+  const auto signal = signal_of(*trainer);  // before an evaluation begins to wait for another one
   if (const auto path = checkpoint_of(settings); path && !is_rehearsal && !has_failed) {
     trainer->save_checkpoint(*path);
     trainer->print("checkpoint: " + path->string());
   }
   if (reason == StopReason::stop_request) {
     // After a stop request, skip the final test.
-    const auto signal = signal_of(*trainer);
     const std::string cause =
         signal ? fmt::format("by signal {} ({})", *signal, strsignal(*signal)) : "on request";
     trainer->print(fmt::format("stopped {} after update {}", cause, num_updates));
@@ -417,16 +422,17 @@ void train(const RunParts& parts, const RunSettings& settings, const std::string
   LINKBOY_CHECK(!has_failed, "the loss became NaN or infinite after ", num_updates,
                 " updates; no checkpoint was saved. Lower --optimizer.lr, or limit the gradients "
                 "with --train.gradient_clip_norm.");
-  // If one process fails, launchers kill the others; none of them may be writing then.
-  accelerator->wait_for_everyone();
-  LINKBOY_CHECK(reason != StopReason::stop_request || !settings.states.save_at_end ||
-                    is_rehearsal || has_saved_its_end(*trainer),
+  // All processes end with the same status, and only when none of them is writing: if one fails,
+  // launchers kill the others.
+  const auto own_signal = torch::tensor(signal.value_or(signal_of(*trainer).value_or(0)));
+  const int signal_of_any = accelerator->reduce(own_signal, ReduceOp::max).item<int>();
+  LINKBOY_CHECK(reason != StopReason::stop_request || is_rehearsal || !has_unsaved_end(*trainer),
                 "the run was stopped after update ", num_updates,
                 ", but its training state was not saved. See the error above; --resume-from latest "
                 "continues from an earlier state, if there is one.");
   // A shell or a job scheduler sees the reason in the exit status.
   constexpr int kKilledBySignal = 128;
-  if (const auto signal = signal_of(*trainer)) throw ExitStatus{kKilledBySignal + *signal};
+  if (signal_of_any != 0) throw ExitStatus{kKilledBySignal + signal_of_any};
 }
 
 }  // namespace

@@ -132,11 +132,13 @@ void add_options(CommandLine& command_line, RunSettings& settings) {
       .add_named("trackers", &settings.trackers, {tracker_names(), tracker_options},
                  "Tracker that records the run.")
       .add_fields("track_run", &settings.track_run);
+  command_line.add_group("Compiled steps").add_fields("compile", &settings.compile);
   command_line.add_group("Program")
       .add_fields("states", &settings.states)
       .add_fields("log", &settings.log)
       .add_fields("", &settings);
   add_aliases(command_line, {{"batch-size", "train.per_device_batch_size"},
+                             {"execution", "train.execution_mode"},
                              {"save-every-updates", "states.every_n_updates"},
                              {"save-every-epochs", "states.every_n_epochs"}});
 }

@@ -347,10 +347,9 @@ LaunchEnvironment read_slurm(const EnvironmentLookup& lookup) {
   return launch;
 }
 
-/// Whether the value of a variable is an integer of at least `least`.
-bool is_number(const Variables& variables, const std::string& name, int64_t least) {
-  const auto value = parse_number<int64_t>(variables.find(name.c_str()).value_or(""));
-  return value && *value >= least;
+/// Returns the value of a variable; -1 if it is not set or not an integer.
+int64_t number_of(const Variables& variables, const std::string& name) {
+  return parse_number<int64_t>(variables.find(name.c_str()).value_or("")).value_or(-1);
 }
 
 /// Many processes that each train alone would overwrite each other's files.
@@ -358,39 +357,39 @@ bool is_number(const Variables& variables, const std::string& name, int64_t leas
 void check_no_unknown_launcher(const Variables& variables, const std::vector<std::string>& names) {
   constexpr std::string_view kRank = "_RANK";
   for (const std::string& name : names) {
-    if (!name.ends_with(kRank) || !is_number(variables, name, 0)) continue;
-    const std::string size = name.substr(0, name.size() - kRank.size()) + "_SIZE";
-    if (!is_number(variables, size, 2)) continue;
-    const auto number = [&](const std::string& of) {
-      return *parse_number<int64_t>(*variables.find(of.c_str()));
-    };
-    LINKBOY_CHECK(number(name) >= number(size), name, " is ", *variables.find(name.c_str()),
-                  " and ", size, " is ", *variables.find(size.c_str()),
+    if (!name.ends_with(kRank)) continue;
+    const std::string size_name = name.substr(0, name.size() - kRank.size()) + "_SIZE";
+    const int64_t rank = number_of(variables, name), size = number_of(variables, size_name);
+    LINKBOY_CHECK(rank < 0 || size < 2 || rank >= size, name, " is ", rank, " and ", size_name,
+                  " is ", size,
                   ", so a launcher that linkboy does not know seems to have started several "
                   "processes, which would each train alone. Set RANK and WORLD_SIZE to these "
                   "values, and LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or call "
                   "linkboy::launch. To train alone, unset ",
-                  size, ".");
+                  size_name, ".");
   }
 }
 
 /// Processes that torchrun, or variables by hand, describe as single ones may be several of another
 /// launcher.
 void check_is_alone(const Variables& variables) {
-  for (const char* size : {kOpenMpi.world_size, kMpich.world_size, kSlurm.world_size}) {
-    LINKBOY_CHECK(
-        !is_number(variables, size, 2) || (size == kSlurm.world_size && !is_slurm_task(variables)),
-        "WORLD_SIZE is 1, but ", size, " is ", *variables.find(size),
-        ", so each of these processes would train alone. Unset RANK and WORLD_SIZE (or "
-        "do not start torchrun), so that the processes form a group; or, to train alone, "
-        "unset ",
-        size, ".");
+  // Agents of torchrun that have found each other leave one process if the others are lost.
+  if (variables.find("TORCHELASTIC_RUN_ID").value_or("none") != "none") return;
+  std::vector<const char*> sizes{kOpenMpi.world_size, kMpich.world_size};
+  if (is_slurm_task(variables)) sizes.push_back(kSlurm.world_size);
+  for (const char* size : sizes) {
+    LINKBOY_CHECK(number_of(variables, size) < 2, "WORLD_SIZE is 1, but ", size, " is ",
+                  *variables.find(size),
+                  ", so each of these processes would train alone. Unset RANK and WORLD_SIZE (or "
+                  "do not start torchrun), so that the processes form a group; or, to train alone, "
+                  "unset ",
+                  size, ".");
   }
 }
 
 /// Whether srun would start several processes in this script or shell.
 std::string warning_about_allocation(const Variables& variables) {
-  if (!is_number(variables, "SLURM_NTASKS", 2)) return {};
+  if (number_of(variables, "SLURM_NTASKS") < 2) return {};
   return c10::str("this process trains alone, although its job has ",
                   *variables.find("SLURM_NTASKS"),
                   " tasks (SLURM_NTASKS). To train with all of them, start the program with srun.");
@@ -413,10 +412,10 @@ LaunchEnvironment read_launcher(const EnvironmentLookup& lookup,
   }
   if (variables.has(kFlux.rank)) return read_mpi(lookup, kFlux);
   if (is_slurm_task(variables)) return read_slurm(lookup);
-  LINKBOY_CHECK(!is_number(variables, kSlurm.rank, 1) || variables.has("SLURM_STEP_ID"),
+  LINKBOY_CHECK(number_of(variables, kSlurm.rank) < 1 || variables.has("SLURM_STEP_ID"),
                 kSlurm.rank, " is ", *variables.find(kSlurm.rank),
                 ", but SLURM_STEP_ID is not set, so this task would train alone. ", kSlurm.advice);
-  LINKBOY_CHECK(!is_number(variables, kSlurm.world_size, 2) || variables.has(kSlurm.rank),
+  LINKBOY_CHECK(number_of(variables, kSlurm.world_size) < 2 || variables.has(kSlurm.rank),
                 kSlurm.world_size, " is ", *variables.find(kSlurm.world_size), ", but ",
                 kSlurm.rank, " is not set, so this task would train alone. ", kSlurm.advice);
   for (const LauncherVariables& other : kOtherLaunchers) {

@@ -136,13 +136,20 @@ bool is_listening(const std::string& address, uint16_t port) {
 }
 
 /// Listens on all addresses of this host. This process does not need the one that the others use.
+/// @throws DistributedError if that is not possible.
 c10::intrusive_ptr<c10d::Store> listen(c10d::TCPStoreOptions options) {
   options.isServer = true;
-  try {
-    return make_store("127.0.0.1", options);
-  } catch (const std::exception&) {
-    return make_store("::1", options);  // a host without IPv4
+  std::string reason;
+  for (const char* address : {"127.0.0.1", "::1"}) {  // the host may be without IPv4
+    try {
+      return make_store(address, options);
+    } catch (const std::exception& error) {
+      if (reason.empty()) reason = first_line(error.what());
+    }
   }
+  throw DistributedError(c10::str("rank 0 cannot listen on port ", options.port, " (", reason,
+                                  "). If another program uses it, set MASTER_PORT to a free port, "
+                                  "the same on all ranks."));
 }
 
 constexpr const char* kAddressOfRank0 = "address_of_rank_0";
@@ -345,26 +352,22 @@ c10::intrusive_ptr<c10d::Store> connect_store(LaunchEnvironment& launch,
       "Install it (libpmix2 in Debian), or set MASTER_ADDR to the host of rank 0.");
   options.port = launch.master_port;
   const std::string place = launch.master_address + ":" + std::to_string(launch.master_port);
-  c10::intrusive_ptr<c10d::Store> store;
-  try {
-    store = c10::make_intrusive<c10d::PrefixStore>(
-        prefix, is_host ? listen(options) : make_store(launch.master_address, options));
-  } catch (const std::exception& error) {
-    if (is_host) {
-      throw DistributedError(c10::str(
-          "rank 0 cannot listen on port ", launch.master_port, " (", first_line(error.what()),
-          "). If another program uses it, set MASTER_PORT to a free port, the same "
-          "on all ranks."));
+  const auto connect = [&] {
+    try {
+      return make_store(launch.master_address, options);
+    } catch (const std::exception& error) {
+      throw DistributedError(
+          c10::str(launch.uses_agent_store ? "torchrun's agent" : "rank 0", " did not answer at ",
+                   place, " in ", seconds(timeout), " s (", first_line(error.what()),
+                   "). Check whether rank 0 has started, and see its output; MASTER_ADDR and "
+                   "MASTER_PORT must name its host and a port that this host can reach",
+                   launch.launcher == LaunchEnvironment::Launcher::slurm
+                       ? "; or use srun --mpi=pmix, through which rank 0 tells its addresses."
+                       : "."));
     }
-    throw DistributedError(
-        c10::str(launch.uses_agent_store ? "torchrun's agent" : "rank 0", " did not answer at ",
-                 place, " in ", seconds(timeout), " s (", first_line(error.what()),
-                 "). Check whether rank 0 has started, and see its output; MASTER_ADDR and "
-                 "MASTER_PORT must name its host and a port that this host can reach",
-                 launch.launcher == LaunchEnvironment::Launcher::slurm
-                     ? "; or use srun --mpi=pmix, through which rank 0 tells its addresses."
-                     : "."));
-  }
+  };
+  c10::intrusive_ptr<c10d::Store> store =
+      c10::make_intrusive<c10d::PrefixStore>(prefix, is_host ? listen(options) : connect());
   return launch.uses_agent_store ? join_attempt(store, launch, timeout) : store;
 }
 

@@ -147,9 +147,13 @@ void check_train_options(const TrainOptions& options, const torch::optim::Optimi
   check_clip_value("gradient_clip_value", options.gradient_clip_value);
   check_clip_value("gradient_clip_norm", options.gradient_clip_norm);
   LINKBOY_CHECK_OPTION(
-      !options.weight_by_batch_size || options.execution_mode == ExecutionMode::eager,
+      !options.weight_by_batch_size || options.execution_mode != ExecutionMode::graph,
       "weight_by_batch_size does not work with ExecutionMode::graph, which records the "
       "weight of one batch for all. Use ExecutionMode::eager.");
+  LINKBOY_CHECK_OPTION(
+      options.execution_mode != ExecutionMode::compiled || options.create_step_executor_fn,
+      "ExecutionMode::compiled needs create_step_executor_fn. Set it to compiled_steps() of "
+      "<linkboy/compile.hpp>, and link linkboy::compile.");
   check_learning_rates(*optimizer);
   check_no_parameter_twice(*optimizer);
 }
@@ -166,14 +170,22 @@ void check_evaluate_options(const EvaluateOptions& options) {
 
 void check_accelerator_options(const Accelerator& accelerator, const TrainOptions& options) {
   LINKBOY_CHECK_OPTION(
-      options.execution_mode == ExecutionMode::eager || accelerator.num_processes() == 1,
+      options.execution_mode != ExecutionMode::graph || accelerator.num_processes() == 1,
       "ExecutionMode::graph works in one process, but there are ", accelerator.num_processes(),
       ". Use ExecutionMode::eager.");
   const c10::Device device = accelerator.device();
   LINKBOY_CHECK_OPTION(
-      options.execution_mode == ExecutionMode::eager || device.is_cpu() || device.is_cuda(),
+      options.execution_mode != ExecutionMode::graph || device.is_cpu() || device.is_cuda(),
       "ExecutionMode::graph records CUDA graphs, but the device is ", device.str(),
       ". Use ExecutionMode::eager.");
+  LINKBOY_CHECK_OPTION(options.execution_mode != ExecutionMode::compiled || device.is_cpu(),
+                       "ExecutionMode::compiled works on the CPU, but the device is ", device.str(),
+                       ". Use ExecutionMode::eager or graph.");
+  LINKBOY_CHECK_OPTION(
+      options.execution_mode != ExecutionMode::compiled ||
+          accelerator.precision() != Precision::fp16,
+      "ExecutionMode::compiled does not work with Precision::fp16, whose gradients "
+      "would be computed without their scale. Use fp32 or bf16.");
   const DistributedOptions& distributed = accelerator.distributed_options();
   LINKBOY_CHECK_OPTION(!options.weight_by_batch_size ||
                            (distributed.local_sgd_interval == 0 && !distributed.gradient_comm_hook),
@@ -199,7 +211,7 @@ void check_run(const TrainOptions& options, const TrainedModules& modules,
 void check_closure(const TrainOptions& options, const TrainedOptimizers& optimizers,
                    const Accelerator& accelerator) {
   constexpr const char* kWhy = " does not work with an optimizer that needs a closure (LBFGS): ";
-  LINKBOY_CHECK_OPTION(options.execution_mode == ExecutionMode::eager, "ExecutionMode::graph", kWhy,
+  LINKBOY_CHECK_OPTION(options.execution_mode != ExecutionMode::graph, "ExecutionMode::graph", kWhy,
                        "it replays the passes of one window. Use ExecutionMode::eager.");
   LINKBOY_CHECK_OPTION(!options.gradient_clip_norm && !options.gradient_clip_value,
                        options.gradient_clip_norm ? "gradient_clip_norm" : "gradient_clip_value",

@@ -12,8 +12,8 @@ RunProgress RunProgress::outside_of_training() {
   return progress;
 }
 
-void RunProgress::resume(int64_t num_epochs, int64_t num_updates, int64_t micro_step,
-                         int64_t num_updates_here) {
+int64_t RunProgress::resume(int64_t num_epochs, int64_t num_updates, int64_t micro_step,
+                            int64_t num_updates_here) {
   int64_t limit = 0;
   const bool overflows =
       __builtin_add_overflow(limits_.num_updates, num_updates - num_updates_here, &limit);
@@ -23,6 +23,7 @@ void RunProgress::resume(int64_t num_epochs, int64_t num_updates, int64_t micro_
   micro_step_ = micro_step;
   resumes_in_mid_epoch_ = micro_step > 0;
   is_resumed_ = num_epochs > 0 || num_updates > 0 || micro_step > 0;
+  return limits_.num_updates;
 }
 
 bool RunProgress::has_epochs_after(int64_t num_epochs) const {

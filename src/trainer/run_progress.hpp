@@ -28,8 +28,9 @@ class RunProgress {
   /// finished even if `num_updates` has reached its limit.
   /// @param num_updates_here  The updates that this run would have made up to this position. If it
   ///        has a number of epochs, its limit of updates changes by the difference.
-  void resume(int64_t num_epochs, int64_t num_updates, int64_t micro_step,
-              int64_t num_updates_here);
+  /// @return The limit of updates.
+  int64_t resume(int64_t num_epochs, int64_t num_updates, int64_t micro_step,
+                 int64_t num_updates_here);
   /// Whether the run continues one that had begun to train.
   bool is_resumed() const { return is_resumed_; }
 

@@ -56,7 +56,7 @@ void Trainer::Implementation::RunSetUp::set_up_training(const TrainOptions& opti
                              .evaluate_every_n_epochs = options.evaluate_every_n_epochs};
   if (!options.max_num_updates) limits.num_epochs = run.config.num_epochs;
   run.progress.set_limits(limits);
-  run.executor = make_executor(options.execution_mode);
+  create_executors(options);
   warn_of_unsaved_parameters(trainer, of.modules_, of.optimizers_);
 
   create_schedulers(options);

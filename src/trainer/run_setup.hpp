@@ -34,8 +34,8 @@ class Trainer::Implementation::RunSetUp {
   void call_with_loaders(void (Callback::*event)(Trainer&));
   void prepare_dataloaders();
   void create_schedulers(const TrainOptions& options);
-  /// Returns null for eager passes.
-  std::unique_ptr<StepExecutor> make_executor(ExecutionMode mode);
+  void create_executors(const TrainOptions& options);
+  StepWork step_work(bool is_training) const;
 
   Implementation& trainer_;
 };

@@ -5,11 +5,11 @@
 #include <string>
 #include <utility>
 
+#include "linkboy/run/step_executor.hpp"
 #include "linkboy/trainer/run.hpp"
 #include "trainer/loss_means.hpp"
 #include "trainer/run_parts.hpp"
 #include "trainer/run_progress.hpp"
-#include "trainer/step_executor.hpp"
 #include "trainer/window_contents.hpp"
 
 namespace linkboy {
@@ -60,7 +60,9 @@ struct RunState final : Run {
   LossMeans eval_loss{};
   at::Tensor gradient_norm{};
   RunEvaluations evaluations{};
-  std::unique_ptr<StepExecutor> executor{};  // null for eager passes
+  // Null for eager passes.
+  std::unique_ptr<StepExecutor> executor{};
+  std::unique_ptr<StepExecutor> eval_executor{};
   /// Copies that are made after the last update of the epoch and kept until the epoch is done; if
   /// the limit of updates has cut it short, until the next run.
   std::optional<RunParts> after_last_update{};

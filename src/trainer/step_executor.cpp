@@ -1,43 +1,32 @@
 // Ways to run the passes of a micro-step other than eagerly.
 
-#include "trainer/step_executor.hpp"
+#include "linkboy/run/step_executor.hpp"
 
-#include <ATen/core/ivalue.h>
+#include <torch/nn/module.h>
 
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "data/batch_values.hpp"
+#include "linkboy/error.hpp"
 #include "precision/graphed_step.hpp"
 #include "trainer/run_setup.hpp"
 
 namespace linkboy {
 namespace {
 
-/// Returns the same value with detached tensors.
-c10::IValue detached(const c10::IValue& value) {
-  if (value.isTensor()) {
-    return value.toTensor().defined() ? c10::IValue(value.toTensor().detach()) : value;
+/// The result of a step must not keep the graph of its passes alive.
+StepOutput detached(StepOutput output) {
+  const auto detach = [](const at::Tensor& tensor) { return tensor.detach(); };
+  output.loss = output.loss.detach();
+  output.model_outputs = map_tensors(output.model_outputs, detach);
+  const StateDict extras = std::exchange(output.extras, {});
+  for (const auto& [name, value] : extras.entries()) {
+    output.extras.set(name, map_tensors(value, detach));
   }
-  if (value.isTuple()) {
-    std::vector<c10::IValue> elements;
-    for (const auto& element : value.toTupleRef().elements()) elements.push_back(detached(element));
-    return c10::ivalue::Tuple::create(std::move(elements));
-  }
-  if (value.isList()) {
-    auto list = value.toList().copy();
-    for (std::size_t i = 0; i < list.size(); ++i) list.set(i, detached(list.get(i)));
-    return list;
-  }
-  if (value.isGenericDict()) {
-    auto dict = value.toGenericDict().copy();
-    for (const auto& entry : value.toGenericDict()) {
-      dict.insert_or_assign(entry.key(), detached(entry.value()));
-    }
-    return dict;
-  }
-  return value;
+  return output;
 }
 
 }  // namespace
@@ -45,7 +34,8 @@ c10::IValue detached(const c10::IValue& value) {
 /// Replays the passes from CUDA graphs.
 class Trainer::Implementation::GraphExecutor final : public StepExecutor {
  public:
-  explicit GraphExecutor(Implementation& trainer) : trainer_(trainer) {}
+  GraphExecutor(Implementation& trainer, StepWork work)
+      : trainer_(trainer), work_(std::move(work)) {}
 
   /// Records the graphs again if the parameters, or the set of trained ones, have changed.
   void begin_epoch() override {
@@ -53,32 +43,47 @@ class Trainer::Implementation::GraphExecutor final : public StepExecutor {
     if (step_ && step_->matches(parameters)) return;
     const bool accumulates = trainer_.run_->config.gradient_accumulation_steps > 1;
     step_.emplace(trainer_.accelerator_->device(), std::move(parameters), accumulates,
-                  [this](const Batch& batch) { return run_both(batch); });
+                  [this](const Batch& batch) {
+                    StepOutput output = work_.run(batch);
+                    trainer_.backward_pass(output);
+                    return detached(std::move(output));
+                  });
   }
 
-  StepOutput forward(const Batch& batch, AccumulationWindow window) override {
+  StepOutput run(const Batch& batch, AccumulationWindow window) override {
     return step_->run(batch, window);
   }
 
  private:
-  StepOutput run_both(const Batch& batch) {
-    StepOutput output = trainer_.forward_pass(batch);
-    trainer_.backward_pass(output);
-    // The stored output must not keep the graph of the pass alive.
-    output.loss = output.loss.detach();
-    output.model_outputs = detached(output.model_outputs);
-    const StateDict extras = std::exchange(output.extras, {});
-    for (const auto& [name, value] : extras.entries()) output.extras.set(name, detached(value));
-    return output;
-  }
-
   Implementation& trainer_;
+  StepWork work_;
   std::optional<GraphedStep> step_;
 };
 
-std::unique_ptr<StepExecutor> Trainer::Implementation::RunSetUp::make_executor(ExecutionMode mode) {
-  if (mode == ExecutionMode::eager) return nullptr;
-  return std::make_unique<GraphExecutor>(trainer_);
+StepWork Trainer::Implementation::RunSetUp::step_work(bool is_training) const {
+  Implementation& of = trainer_;
+  return {
+      .run =
+          [&of, is_training](const Batch& batch) {
+            return is_training ? of.train_pass(batch) : of.eval_pass(batch);
+          },
+      .is_training = is_training,
+      .tensors = [&of] { return of.modules_.all_tensors(of.optimizers_.parameters()); },
+      .mode = [&of] { return of.modules_.modes(); },
+      .device = of.accelerator_->device(),
+      .log = [&of](LogLevel level, std::string_view message) { of.trainer_.log(level, message); }};
+}
+
+void Trainer::Implementation::RunSetUp::create_executors(const TrainOptions& options) {
+  RunState& run = *trainer_.run_;
+  if (options.execution_mode == ExecutionMode::graph) {
+    run.executor = std::make_unique<GraphExecutor>(trainer_, step_work(/*is_training=*/true));
+  } else if (options.execution_mode == ExecutionMode::compiled) {
+    run.executor = options.create_step_executor_fn(step_work(/*is_training=*/true));
+    run.eval_executor = options.create_step_executor_fn(step_work(/*is_training=*/false));
+    LINKBOY_CHECK(run.executor && run.eval_executor,
+                  "create_step_executor_fn returned null; it must return an executor.");
+  }
 }
 
 }  // namespace linkboy

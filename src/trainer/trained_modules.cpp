@@ -2,6 +2,7 @@
 
 #include "trainer/trained_modules.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "checkpoint/checkpoint_keys.hpp"
@@ -44,6 +45,31 @@ std::unordered_set<const c10::TensorImpl*> TrainedModules::parameter_identities(
   add(model_.parameters());
   for (const auto& module : registered_) add(module->parameters());
   return identities;
+}
+
+NamedTensors TrainedModules::all_tensors(const std::vector<at::Tensor>& others) const {
+  NamedTensors tensors = model_.named_tensors();
+  for (std::size_t i = 0; i < registered_.size(); ++i) {
+    for (auto& [name, tensor] : named_tensors_of(*registered_[i])) {
+      tensors.emplace_back(c10::str("registered ", i, ": ", name), std::move(tensor));
+    }
+  }
+  for (const at::Tensor& other : others) {
+    const bool is_known = std::ranges::any_of(
+        tensors, [&](const auto& named) { return named.second.is_same(other); });
+    if (!is_known) tensors.emplace_back(c10::str("parameter ", tensors.size()), other);
+  }
+  return tensors;
+}
+
+std::string TrainedModules::modes() const {
+  std::string modes = model_.is_training() ? "T" : "E";
+  const auto add = [&](torch::nn::Module& module) {
+    for (const auto& each : module.modules()) modes += each->is_training() ? 'T' : 'E';
+  };
+  if (model_.module()) add(*model_.module());
+  for (const auto& module : registered_) add(*module);
+  return modes;
 }
 
 StateDict TrainedModules::registered_states() const {

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -38,6 +39,11 @@ class TrainedModules {
 
   /// The identities of all parameters.
   std::unordered_set<const c10::TensorImpl*> parameter_identities() const;
+
+  /// All tensors of the modules, and those of `others` that are not among them.
+  NamedTensors all_tensors(const std::vector<at::Tensor>& others) const;
+  /// A text that says which modules are in training mode.
+  std::string modes() const;
 
   /// The state dicts of the registered modules that have tensors.
   StateDict registered_states() const;

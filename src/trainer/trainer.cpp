@@ -74,9 +74,7 @@ StepOutput Trainer::forward(const Batch& batch) {
   LINKBOY_CHECK(impl_->run_->progress.is_in_window(),
                 "forward was called outside of train_step. Call it in train_step; elsewhere call "
                 "calculate_*_batch_loss.");
-  StepExecutor* const executor = impl_->run_->executor.get();
-  StepOutput output = executor != nullptr ? executor->forward(batch, impl_->accelerator_->window())
-                                          : impl_->forward_pass(batch);
+  StepOutput output = impl_->forward_pass(batch);
   impl_->run_->train_loss.track_train(output);
   return output;
 }
@@ -84,7 +82,8 @@ StepOutput Trainer::forward(const Batch& batch) {
 void Trainer::backward(const StepOutput& output) {
   // The ranks agree on a stop while the device computes.
   if (is_update_due() && !impl_->stop_.has_begun()) impl_->stop_.begin();
-  if (!impl_->run_->executor) impl_->backward_pass(output);
+  const bool is_made_by_executor = impl_->run_->executor && !output.loss.requires_grad();
+  if (!is_made_by_executor) impl_->backward_pass(output);
 }
 
 void Trainer::update() {
@@ -218,8 +217,13 @@ void Trainer::Implementation::end_micro_step() {
 
 StepOutput Trainer::Implementation::forward_pass(const Batch& batch) {
   const ProfilerRange range("forward");
-  const AutocastScope autocast = accelerator_->autocast();
   if (run_->window.keeps_passes()) run_->window.begin_pass(batch);
+  StepExecutor* const executor = run_->executor.get();
+  return executor != nullptr ? executor->run(batch, accelerator_->window()) : train_pass(batch);
+}
+
+StepOutput Trainer::Implementation::train_pass(const Batch& batch) {
+  const AutocastScope autocast = accelerator_->autocast();
   return with_batch_in_errors(batch, modules_.model(),
                               [&] { return trainer_.calculate_train_batch_loss(batch); });
 }

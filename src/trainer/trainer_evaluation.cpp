@@ -127,6 +127,7 @@ void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
   const at::NoGradGuard no_grad;
   impl_->accelerator_->broadcast_buffers();
   eval_epoch_start();
+  if (run.eval_executor) run.eval_executor->begin_epoch();
   run.eval_loss = LossMeans(impl_->tracked_losses_);
   std::vector<const Callback*>
       open;  // callbacks for which the evaluation has started and not ended
@@ -200,14 +201,17 @@ StepOutput Trainer::eval_forward(const Batch& batch) {
   LINKBOY_CHECK(impl_->run_->evaluations.is_in_step,
                 "eval_forward was called outside of eval_step. Call it in eval_step; elsewhere "
                 "call calculate_eval_batch_loss.");
-  StepOutput output;
-  {
-    const ProfilerRange range("eval_step");
-    const AutocastScope autocast = accelerator().autocast();
-    output = with_batch_in_errors(batch, model(), [&] { return calculate_eval_batch_loss(batch); });
-  }
+  StepExecutor* const executor = impl_->run_->eval_executor.get();
+  StepOutput output = executor != nullptr ? executor->run(batch, {}) : impl_->eval_pass(batch);
   impl_->run_->eval_loss.track_eval(output);
   return output;
+}
+
+StepOutput Trainer::Implementation::eval_pass(const Batch& batch) {
+  const ProfilerRange range("eval_step");
+  const AutocastScope autocast = accelerator_->autocast();
+  return with_batch_in_errors(batch, modules_.model(),
+                              [&] { return trainer_.calculate_eval_batch_loss(batch); });
 }
 
 void Trainer::eval_epoch_start() { impl_->modules_.eval(); }

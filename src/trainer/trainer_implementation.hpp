@@ -51,6 +51,7 @@ struct Trainer::Implementation {
   Batch begin_micro_step(BatchIterator& batches);
   void end_micro_step();
   StepOutput forward_pass(const Batch& batch);
+  StepOutput train_pass(const Batch& batch);
   StepOutput calculate_batch_loss(const Batch& batch);
   void backward_pass(const StepOutput& output);
   at::Tensor evaluate_window();
@@ -72,6 +73,7 @@ struct Trainer::Implementation {
 
   // ---- Evaluation and prediction: trainer_evaluation.cpp ----------------------------------------
 
+  StepOutput eval_pass(const Batch& batch);
   void for_each_batch(DataLoader& loader, int64_t epoch,
                       c10::function_ref<void(const Batch&)> step);
 

@@ -436,8 +436,13 @@ std::vector<std::string> Trainer::Implementation::TrainingStates::load_checked(
   const bool overflows =
       __builtin_mul_overflow(num_epochs, run.config.num_updates_per_epoch, &here) ||
       __builtin_add_overflow(here, in_epoch, &here);
-  run.progress.resume(num_epochs, num_updates, micro_step, overflows ? num_updates : here);
-  if (!trainer_.call_) run.progress.end_update();
+  const int64_t max_num_updates =
+      run.progress.resume(num_epochs, num_updates, micro_step, overflows ? num_updates : here);
+  if (trainer_.call_) {
+    run.config.max_num_updates = max_num_updates;
+  } else {
+    run.progress.end_update();
+  }
   if (!members.empty()) {
     const StateDict resumed = rng_state(device);
     trainer_.trainer_.load_state_dict(members);

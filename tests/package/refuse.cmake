@@ -83,7 +83,7 @@ find_linkboy("${words}2.99 for ${device} in ${WORK_PATTERN}/torch\\. ${advice}" 
 make_torch("${version}.0" "${device}")
 find_linkboy("compatible with requested version \"0.2\".*linkboyConfig.cmake, version: 0.1.0"
   "0.2 REQUIRED" "${here}")
-find_linkboy("linkboy has no component 'python'; its components are core, metrics, tracking, cli and vision"
+find_linkboy("linkboy has no component 'python'; its components are core, metrics, tracking, compile, cli and vision"
   "0.1 REQUIRED COMPONENTS core python" "${here}")
 find_linkboy("not found: linkboy's component cli needs Boost.Program_options: install libboost-program"
   "0.1 QUIET COMPONENTS core cli" "${here}" -DCMAKE_DISABLE_FIND_PACKAGE_Boost=ON)

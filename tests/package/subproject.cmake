@@ -16,7 +16,7 @@ if(NOT architectures STREQUAL "TORCH_CUDA_ARCH_LIST:STRING=8.0")
 endif()
 run(works "${CMAKE_COMMAND}" --build "${WORK}" -- -t targets all)
 foreach(wanted IN ITEMS "consumer:" "vision_consumer:" "liblinkboy\\.so" "liblinkboy_metrics\\.so"
-    "liblinkboy_tracking\\.so" "liblinkboy_cli\\.so" "liblinkboy_vision\\.so")
+    "liblinkboy_tracking\\.so" "liblinkboy_compile\\.so" "liblinkboy_cli\\.so" "liblinkboy_vision\\.so")
   if(NOT output MATCHES "${wanted}")
     message(FATAL_ERROR "there is no target ${wanted}:\n${output}")
   endif()

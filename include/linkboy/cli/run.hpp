@@ -17,6 +17,7 @@
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/cli/command_line.hpp"
 #include "linkboy/cli/logger.hpp"
+#include "linkboy/compile/compiled_steps.hpp"
 #include "linkboy/export.hpp"
 #include "linkboy/tracking/track_run.hpp"
 #include "linkboy/trainer.hpp"
@@ -36,6 +37,8 @@ struct RunSettings {
   /// Device, precision and process options. Nested structs also have options, such as
   /// `--accelerator.grad_scaler.init_scale` and `--accelerator.distributed.zero_stage`.
   AcceleratorOptions accelerator{};
+  /// Options of `--train.execution_mode compiled`.
+  CompileOptions compile{};
   /// The optimizer, such as `adamw({.lr = 0.01})`.
   NamedSettings optimizer{"adamw", {}};
   /// The schedule, such as `cosine()`.

@@ -10,6 +10,7 @@
 #include "linkboy/callback.hpp"
 #include "linkboy/data/data_loader.hpp"
 #include "linkboy/data/dataset.hpp"
+#include "linkboy/run/step_executor.hpp"
 #include "linkboy/scheduler.hpp"
 #include "linkboy/util/text_options.hpp"
 
@@ -27,8 +28,11 @@ enum class ExecutionMode {
   /// dropped, with a message unless `drop_last` is set. On the CPU, the same rules apply, but there
   /// is no speedup.
   graph,
+  /// Executes the steps of training and evaluation with `TrainOptions::create_step_executor_fn`:
+  /// `compiled_steps()` of the component linkboy::compile, which compiles them.
+  compiled,
 };
-LINKBOY_ENUM_NAMES(ExecutionMode, eager, graph)
+LINKBOY_ENUM_NAMES(ExecutionMode, eager, graph, compiled)
 
 /// An additional evaluation dataset with a name.
 struct NamedDataset {
@@ -114,6 +118,10 @@ struct TrainOptions {
 
   /// How the training steps are launched.
   ExecutionMode execution_mode = ExecutionMode::eager;
+
+  /// Creates the executors of ExecutionMode::compiled, which requires it; the other modes ignore
+  /// it.
+  CreateStepExecutorFn create_step_executor_fn{};
 
   // ---- Evaluation -------------------------------------------------------------------------------
 

@@ -52,9 +52,9 @@ TEST(EngineResumeTest, AStateResumesWithOtherBatchSizesAfterItsLastSample) {
 
   // Where no update ends, the loop begins after the last one before.
   const auto resume = [&](Loop loop, int64_t micro_step) {
-    ::testing::internal::CaptureStderr();
+    ::testing::internal::CaptureStdout();
     loop.engine.load_state_dict(state);
-    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+    EXPECT_THAT(::testing::internal::GetCapturedStdout(),
                 ::testing::HasSubstr("The last 2 samples are trained a second time"));
     EXPECT_EQ(loop.engine.micro_step(), micro_step);
   };

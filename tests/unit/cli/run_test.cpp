@@ -206,6 +206,25 @@ TEST_F(RunTest, ASignalEndsTheProgramWithItsStatusAfterTheCheckpoint) {
   EXPECT_TRUE(checkpoint().contains("model_state_dict"));
 }
 
+TEST_F(RunTest, ASignalDeterminesTheStatusWhateverTheProgramDoesAfterIt) {
+  RunProgram program;
+  program.make_callbacks = [](const RunSettings&, const Model&) -> CallbackList {
+    return {std::make_shared<AtUpdate>(2, [](Trainer&) { std::raise(SIGUSR1); })};
+  };
+  program.after_training = [](Trainer& trainer, const RunResult&) {
+    trainer.evaluate({.dataset = toy_data(6)});
+  };
+  const std::string saver = "save-training-state:every_n_updates=100";
+  for (const auto& options : {std::vector<std::string>{},
+                              {"--callbacks", saver},
+                              {"--callbacks", saver + ",save_at_end=false"}}) {
+    const Outcome outcome = run(options, program);
+    EXPECT_EQ(outcome.status, 128 + SIGUSR1) << outcome.errors;
+    EXPECT_THAT(outcome.output, Not(HasSubstr("ERROR")));
+    std::filesystem::remove_all(folder / "output");
+  }
+}
+
 TEST_F(RunTest, ARunThatASignalHasEndedResumesFromItsLastUpdate) {
   RunProgram program;
   int64_t num_updates = 0;

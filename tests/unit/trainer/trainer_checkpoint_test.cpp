@@ -173,10 +173,11 @@ TEST_F(ShortEpochTest, AnIncompleteWindowOfAnotherLengthIsTrainedAgain) {
   save_after(1);
   options_.gradient_accumulation_steps = 4;
   Toy toy;
-  ::testing::internal::CaptureStderr();
+  ::testing::internal::CaptureStdout();
   const auto result = toy.train(options_);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+  EXPECT_THAT(::testing::internal::GetCapturedStdout(),
               ::testing::HasSubstr("The last 16 samples are trained a second time"));
+  EXPECT_EQ(toy.trainer.run().config().max_num_updates, result.num_updates);
   EXPECT_EQ(result.num_epochs, 2);
   EXPECT_EQ(result.num_updates, 1 + 2 * 2) << "the saved update and two whole epochs";
 }

@@ -1,0 +1,135 @@
+// Runs compile.py with the Python of LibTorch.
+
+#include "compile/compile_tool.hpp"
+
+#include <ATen/Parallel.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <vector>
+
+#include "checkpoint/file_descriptor.hpp"
+#include "compile/package_cache.hpp"
+#include "compile_text.hpp"
+
+extern char** environ;
+
+namespace linkboy {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kCannotStart = 127;
+
+/// Returns LINKBOY_PYTHON, the Python in whose site-packages this process's LibTorch is, or
+/// python3.
+std::string find_python() {
+  if (const char* const chosen = std::getenv("LINKBOY_PYTHON");
+      chosen != nullptr && *chosen != '\0')
+    return chosen;
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&at::get_num_threads), &info) != 0) {
+    // PREFIX/lib/python3.x/site-packages/torch/lib/libtorch_cpu.so
+    fs::path place = info.dli_fname;
+    for (int level = 0; level < 6; ++level) place = place.parent_path();
+    if (fs::exists(place / "bin" / "python3")) return place / "bin" / "python3";
+  }
+  return "python3";
+}
+
+std::string last_line_of(const fs::path& path) {
+  std::ifstream file(path);
+  std::string line, last;
+  while (std::getline(file, line)) {
+    if (!line.empty()) last = line;
+  }
+  return last;
+}
+
+/// The variables of this process, with those that keep all files of the compiler in `folder`.
+std::vector<std::string> variables_for(const fs::path& folder) {
+  std::vector<std::string> variables = {"TORCHINDUCTOR_CACHE_DIR=" + (folder / "inductor").string(),
+                                        "TMPDIR=" + folder.string(),
+                                        "TORCHINDUCTOR_COMPILE_THREADS=1"};
+  for (char** each = environ; *each != nullptr; ++each) {
+    const std::string_view variable = *each;
+    if (!variable.starts_with("TORCHINDUCTOR_") && !variable.starts_with("TMPDIR=")) {
+      variables.emplace_back(variable);
+    }
+  }
+  return variables;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+}  // namespace
+
+const std::string& compile_script() {
+  static const std::string script = kCompileScript;
+  return script;
+}
+
+void run_compile_script(const fs::path& folder, c10::function_ref<void()> wait) {
+  const std::string python = find_python();
+  std::vector<std::string> arguments = {python, "-I", folder / "compile.py",
+                                        folder / "program.json", folder};
+  std::vector<std::string> variables = variables_for(folder);
+  const auto argv = pointers_to(arguments);
+  const auto envp = pointers_to(variables);
+  const fs::path log = folder / "log", errors = folder / "errors";
+  const pid_t parent = ::getpid();
+  const pid_t child = ::fork();
+  LINKBOY_CHECK_AS(CompileError, child >= 0, "cannot start ", python, ": ", system_reason(errno),
+                   ".");
+  if (child == 0) {  // only calls that are safe after fork in a program with threads
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(kCannotStart);
+    const int input = ::open("/dev/null", O_RDONLY);
+    const int output = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    const int error = ::open(errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    ::dup2(input, STDIN_FILENO);
+    ::dup2(output, STDOUT_FILENO);
+    ::dup2(error, STDERR_FILENO);
+    if (::chdir(folder.c_str()) == 0) ::execvpe(argv[0], argv.data(), envp.data());
+    const char* const reason = std::strerror(errno);
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, reason, std::strlen(reason));
+    ::_exit(kCannotStart);
+  }
+  int status = 0;
+  while (retry_if_interrupted([&] { return ::waitpid(child, &status, WNOHANG); }) == 0) wait();
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
+  const std::string reason = last_line_of(errors);
+  LINKBOY_CHECK_AS(CompileError, WIFEXITED(status), "the compiler was ended by signal ",
+                   WTERMSIG(status), ".");
+  switch (WEXITSTATUS(status)) {
+    case 4:
+      throw CompileError(c10::str(reason,
+                                  ". Set LINKBOY_PYTHON to a Python with the torch that the "
+                                  "program uses."));
+    case 5:
+      throw CompileError(c10::str("no C++ compiler was found (", reason,
+                                  "). Install g++, or set CXX to a compiler."));
+    case kCannotStart:
+      throw CompileError(c10::str("cannot start ", python, ": ", reason,
+                                  ". Install it, or set LINKBOY_PYTHON to a Python with torch ",
+                                  TORCH_VERSION, "."));
+    default:
+      throw CompileError(c10::str("LibTorch's compiler failed: ", reason));
+  }
+}
+
+}  // namespace linkboy

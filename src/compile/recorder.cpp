@@ -1,0 +1,349 @@
+// Records ATen calls below autograd.
+
+#include "compile/recorder.hpp"
+
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/ScopeExit.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "checkpoint/rng_state.hpp"
+#include "linkboy/error.hpp"
+
+namespace linkboy {
+namespace {
+
+using nlohmann::json;
+
+/// LibTorch has no kernels for this key. It is below autograd and above the keys that choose a
+/// backend, so that the recorder also sees the calls that create tensors. Functions that do not
+/// record are not affected, because they do not include the key.
+constexpr auto kKey = c10::DispatchKey::Fake;
+
+json number(double value) {
+  if (std::isfinite(value)) return value;
+  return {{"float", std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"}};
+}
+
+json description_of(const at::Tensor& tensor) {
+  return {{"dtype", c10::toString(tensor.scalar_type())},
+          {"device", tensor.device().str()},
+          {"shape", tensor.sizes().vec()},
+          {"strides", tensor.strides().vec()}};
+}
+
+const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+class Recorder {
+ public:
+  Recorder(const std::vector<ProgramInput>& inputs, Recording& recording)
+      : recording_(recording), generator_state_(rng_state_of(c10::kCPU)) {
+    for (const ProgramInput& input : inputs) add_input(input.kind, input.name, input.tensor);
+  }
+
+  void on_call(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
+               torch::jit::Stack* stack);
+  void finish();
+
+ private:
+  // Weak references keep addresses from being used again, but not memory: what the function frees
+  // is freed, and autograd still takes gradients over instead of copying them.
+  struct Value {
+    int64_t id;
+    c10::weak_intrusive_ptr<c10::TensorImpl, at::UndefinedTensorImpl> tensor;
+    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;
+    at::ScalarType dtype;
+    std::vector<int64_t> shape, strides;
+    int64_t offset;
+  };
+
+  int64_t define(const at::Tensor& tensor);
+  void add_input(const char* kind, const std::string& name, const at::Tensor& tensor);
+  const Value* find(const at::Tensor& tensor) const;
+  json encode(const at::Tensor& tensor, bool is_read, const std::string& reader);
+  json encode(const c10::IValue& value, const c10::Type& type, bool is_read,
+              const std::string& reader);
+  void before_write(const at::Tensor& tensor);
+  void add_problem(std::string problem);
+
+  Recording& recording_;
+  std::mutex mutex_;
+  int64_t num_ids_ = 0;
+  std::unordered_map<const c10::TensorImpl*, Value> values_;
+  std::unordered_multimap<const c10::StorageImpl*, Value> by_storage_;
+  std::unordered_set<const c10::StorageImpl*> inputs_;   // storages of inputs
+  std::unordered_set<const c10::StorageImpl*> written_;  // those of them that were written
+  std::unordered_set<const c10::StorageImpl*> empty_;    // made by a call, and not yet written
+  at::Tensor generator_state_;                           // after the last call that has used it
+};
+
+std::atomic<Recorder*> active{nullptr};
+
+void fallback(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
+              torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard without_recorder(kKey);
+  keys = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
+  Recorder* const recorder = active.load();
+  recorder != nullptr ? recorder->on_call(called, keys, stack)
+                      : called.redispatchBoxed(keys, stack);
+}
+
+int64_t Recorder::define(const at::Tensor& tensor) {
+  const int64_t id = num_ids_++;
+  const auto* const storage = storage_of(tensor);
+  Value value{
+      id,
+      c10::weak_intrusive_ptr<c10::TensorImpl, at::UndefinedTensorImpl>(tensor.getIntrusivePtr()),
+      {},
+      tensor.scalar_type(),
+      tensor.sizes().vec(),
+      tensor.strides().vec(),
+      0};
+  if (storage != nullptr) {
+    value.storage = tensor.storage().getWeakStorageImpl();
+    value.offset = tensor.storage_offset();
+    by_storage_.emplace(storage, value);
+  }
+  values_.insert_or_assign(tensor.unsafeGetTensorImpl(), std::move(value));
+  return id;
+}
+
+void Recorder::add_input(const char* kind, const std::string& name, const at::Tensor& tensor) {
+  json input = description_of(tensor);
+  input["id"] = define(tensor);
+  input["kind"] = kind;
+  input["name"] = name;
+  recording_.inputs.push_back(std::move(input));
+  recording_.input_tensors.push_back(tensor);
+  inputs_.insert(storage_of(tensor));
+}
+
+const Recorder::Value* Recorder::find(const at::Tensor& tensor) const {
+  const auto known = values_.find(tensor.unsafeGetTensorImpl());
+  if (known != values_.end()) return &known->second;
+  // Autograd's saved tensors, detach() and data() make tensors without a call.
+  const auto [begin, end] = by_storage_.equal_range(storage_of(tensor));
+  const auto same = std::find_if(begin, end, [&](const auto& entry) {
+    const Value& value = entry.second;
+    return value.dtype == tensor.scalar_type() && value.offset == tensor.storage_offset() &&
+           tensor.sizes() == value.shape && tensor.strides() == value.strides;
+  });
+  return same == end ? nullptr : &same->second;
+}
+
+json Recorder::encode(const at::Tensor& tensor, bool is_read, const std::string& reader) {
+  if (!tensor.defined()) return nullptr;
+  const auto* const storage = storage_of(tensor);
+  if (const Value* value = find(tensor)) {
+    if (is_read && storage != nullptr && empty_.contains(storage)) {
+      add_problem(reader +
+                  " reads a tensor into which the step has written on the host (with "
+                  "torch::tensor, from_blob or data_ptr)");
+    }
+    return {{"tensor", value->id}};
+  }
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    return encode(tensor.item(), *c10::NumberType::get(), is_read, reader);
+  }
+  const auto base = by_storage_.find(storage);
+  if (storage != nullptr && base != by_storage_.end()) {
+    if (base->second.dtype != tensor.scalar_type()) {
+      add_problem(reader + " reads the memory of a tensor with another dtype");
+      return nullptr;
+    }
+    // A view that no call has made.
+    const int64_t base_id = base->second.id;
+    const int64_t id = define(tensor);
+    recording_.calls.push_back({{"operator", "aten::as_strided"},
+                                {"overload", ""},
+                                {"arguments", json::array({{{"tensor", base_id}},
+                                                           tensor.sizes().vec(),
+                                                           tensor.strides().vec(),
+                                                           tensor.storage_offset()})},
+                                {"results", json::array({id})}});
+    return {{"tensor", id}};
+  }
+  if (tensor.requires_grad()) {
+    add_problem(c10::str(reader, " reads a tensor of shape ", tensor.sizes(),
+                         " that requires a gradient and belongs to no module or optimizer of the "
+                         "Trainer"));
+  }
+  add_input("captured", "", tensor);
+  return {{"tensor", num_ids_ - 1}};
+}
+
+json Recorder::encode(const c10::IValue& value, const c10::Type& type, bool is_read,
+                      const std::string& reader) {
+  if (value.isNone()) return nullptr;
+  if (type.kind() == c10::TypeKind::OptionalType) {
+    return encode(value, *type.castRaw<c10::OptionalType>()->getElementType(), is_read, reader);
+  }
+  if (value.isTensor()) return encode(value.toTensor(), is_read, reader);
+  if (type.kind() == c10::TypeKind::ScalarTypeType) {
+    return {{"dtype", c10::toString(value.toScalarType())}};
+  }
+  if (type.kind() == c10::TypeKind::LayoutType && value.toLayout() == c10::kStrided) {
+    return {{"layout", "strided"}};
+  }
+  if (type.kind() == c10::TypeKind::MemoryFormatType) {
+    return {{"memory_format", static_cast<int>(value.toMemoryFormat())}};
+  }
+  if (value.isDevice()) return {{"device", value.toDevice().str()}};
+  if (value.isBool()) return value.toBool();
+  if (value.isInt()) return value.toInt();
+  if (value.isDouble()) return number(value.toDouble());
+  if (value.isString()) return value.toStringRef();
+  if (value.isList()) {
+    const c10::TypePtr element = type.castRaw<c10::ListType>()->getElementType();
+    json list = json::array();
+    for (const c10::IValue& item : value.toListRef()) {
+      list.push_back(encode(item, *element, is_read, reader));
+    }
+    return list;
+  }
+  add_problem(value.isGenerator() ? reader + " uses a random number generator of its own"
+                                  : reader + " has an argument of type " + value.tagKind());
+  return nullptr;
+}
+
+/// Keeps the values of an input, so that the recording can be undone.
+void Recorder::before_write(const at::Tensor& tensor) {
+  const auto* const storage = storage_of(tensor);
+  empty_.erase(storage);
+  if (!inputs_.contains(storage) || !written_.insert(storage).second) return;
+  for (const at::Tensor& input : recording_.input_tensors) {
+    if (storage_of(input) == storage) {
+      recording_.written.push_back({input, input.detach().clone(), {}});
+    }
+  }
+}
+
+void Recorder::add_problem(std::string problem) {
+  auto& problems = recording_.problems;
+  if (std::find(problems.begin(), problems.end(), problem) == problems.end()) {
+    problems.push_back(std::move(problem));
+  }
+}
+
+void Recorder::on_call(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
+                       torch::jit::Stack* stack) {
+  const c10::FunctionSchema& schema = called.schema();
+  const std::string& name = schema.name();
+  const bool is_random = called.hasTag(at::Tag::nondeterministic_seeded);
+  json arguments = json::array();
+  {
+    const std::lock_guard lock(mutex_);
+    if (called.hasTag(at::Tag::data_dependent_output) ||
+        called.hasTag(at::Tag::dynamic_output_shape)) {
+      add_problem(name +
+                  " lets the values of a tensor decide what the step does (item(), a branch, "
+                  "a selection)");
+    }
+    if (is_random && !at::equal(generator_state_, rng_state_of(c10::kCPU))) {
+      add_problem(name +
+                  " draws random numbers after the step has set the state of the generator "
+                  "(as a recomputation of activations does)");
+    }
+    const auto values = torch::jit::last(*stack, schema.arguments().size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto* const alias = schema.arguments()[i].alias_info();
+      // A view does not read, and what is written first is not read before.
+      arguments.push_back(
+          encode(values[i], *schema.arguments()[i].real_type(), alias == nullptr, name));
+      if (alias == nullptr || !alias->isWrite()) continue;
+      if (values[i].isTensor() && values[i].toTensor().defined()) {
+        before_write(values[i].toTensor());
+      } else if (values[i].isTensorList()) {
+        for (const at::Tensor& tensor : values[i].toTensorVector()) before_write(tensor);
+      }
+    }
+    if (name == "aten::native_batch_norm") {
+      for (const int i : {3, 4}) {  // the running statistics, whose writes the schema does not name
+        if (values[i].isTensor() && values[i].toTensor().defined()) {
+          before_write(values[i].toTensor());
+        }
+      }
+    }
+  }
+  called.redispatchBoxed(keys, stack);
+  const std::lock_guard lock(mutex_);
+  if (is_random) generator_state_ = rng_state_of(c10::kCPU);
+  const bool is_empty = name.find("empty") != std::string::npos;
+  const auto define_result = [&](const at::Tensor& tensor) -> json {
+    // The result of a call in place is its argument.
+    if (!tensor.defined() || values_.contains(tensor.unsafeGetTensorImpl())) return nullptr;
+    if (is_empty) empty_.insert(storage_of(tensor));
+    return define(tensor);
+  };
+  json results = json::array();
+  for (const c10::IValue& value : torch::jit::last(*stack, schema.returns().size())) {
+    if (value.isTensor()) {
+      results.push_back(define_result(value.toTensor()));
+    } else if (value.isTensorList()) {
+      json list = json::array();
+      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(define_result(tensor));
+      results.push_back(std::move(list));
+    } else {
+      results.push_back(nullptr);
+    }
+  }
+  recording_.calls.push_back({{"operator", name},
+                              {"overload", schema.overload_name()},
+                              {"arguments", std::move(arguments)},
+                              {"results", std::move(results)}});
+}
+
+void Recorder::finish() {
+  for (const at::Tensor& output : recording_.output_tensors) {
+    const json value = encode(output, /*is_read=*/true, "an output");
+    recording_.outputs.push_back(value.is_null() ? value : value["tensor"]);
+  }
+}
+
+}  // namespace
+
+Recording record(const std::vector<ProgramInput>& inputs,
+                 c10::function_ref<std::vector<at::Tensor>()> function) {
+  static torch::Library library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
+  static const bool is_registered = [] {
+    library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+    return true;
+  }();
+  Recording recording;
+  Recorder recorder(inputs, recording);
+  Recorder* none = nullptr;
+  LINKBOY_CHECK(is_registered && active.compare_exchange_strong(none, &recorder),
+                "another Trainer of this process is compiling its step at the same time. Let one "
+                "of them begin before the other.");
+  {
+    const at::Tensor generator = rng_state_of(c10::kCPU);
+    const auto undo = c10::make_scope_exit([&] {
+      active = nullptr;
+      const at::NoGradGuard no_grad;
+      for (WrittenTensor& each : recording.written) {
+        each.after = each.tensor.detach().clone();
+        each.tensor.detach().copy_(each.before);
+      }
+      set_rng_state_of(c10::kCPU, generator);
+    });
+    const c10::impl::IncludeDispatchKeyGuard with_recorder(kKey);
+    recording.output_tensors = function();
+  }
+  recorder.finish();
+  return recording;
+}
+
+}  // namespace linkboy
