@@ -163,9 +163,9 @@ void Heartbeat::run(State& state) {
       } else if (store.check({kVerdict})) {
         verdict = store.get_to_str(kVerdict);
       }
-      if (!keys.empty()) {
-        for (const auto& value : store.multiGet(keys))
-          signs.emplace_back(value.begin(), value.end());
+      // A rank that was lost while the ranks met may not have given a sign.
+      for (const std::string& key : keys) {
+        signs.push_back(store.check({key}) ? store.get_to_str(key) : std::string());
       }
       lock.lock();
 

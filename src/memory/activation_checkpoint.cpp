@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -94,8 +95,11 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
   /// Drops the states of generators that the function did not use. It will not use them in the
   /// second run either, and other threads can then use these generators.
   void end_forward() {
-    std::erase_if(rng_states_,
-                  [](const auto& state) { return rng_state_of(state.first).equal(state.second); });
+    std::erase_if(rng_states_, [](const auto& state) {
+      // Not Tensor::equal: a recorder would see a step that depends on values.
+      const at::Tensor now = rng_state_of(state.first);
+      return std::memcmp(now.const_data_ptr(), state.second.const_data_ptr(), now.nbytes()) == 0;
+    });
   }
 
   std::shared_ptr<Slot> add_slot(const at::Tensor& tensor) {

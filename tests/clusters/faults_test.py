@@ -63,7 +63,7 @@ FAULTS = {"delays and losses for 5 s": Fault(disturb, ends=False),
 # What a user reads. mpirun and mpiexec end all ranks, often before these have noticed the loss, and report it themselves.
 LOST = r"ranks? ([\d, and]+) (?:is|are) lost|ranks? ([\d, and]+) did not arrive|did not answer"
 STOPPED = r"stopped by signal 15"
-BY_LAUNCHER = {"Open MPI": r"|rank \d with PID|lost communication|process(?:es)? returned",
+BY_LAUNCHER = {"Open MPI": r"|rank \d with PID|lost communication|process(?:es)? returned|Connection to \w+ closed",
                "MPICH": r"|RUNNING AT \w+|host: node\d|Connection to \w+ closed"}
 
 

@@ -1,6 +1,7 @@
 #include "distributed/heartbeat.hpp"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 namespace linkboy::heartbeat_test {
 namespace {
@@ -34,6 +35,12 @@ TEST(DescribeCauseTest, LostRanksAreNamedFirst) {
        "ranks 6 and 7 are alive but have not reached barrier. See their output"},
       {{.behind = {7}}, "rank 7 is alive but has not reached barrier. See its output"}};
   for (const auto& [ranks, cause] : cases) EXPECT_EQ(describe_cause(ranks, late, 0), cause);
+}
+
+TEST(HeartbeatTest, ARankThatWasLostBeforeItsFirstSignIsNamed) {
+  Heartbeat heartbeat(c10::make_intrusive<c10d::HashStore>(), 0);
+  EXPECT_EQ(heartbeat.find_cause({3}, {.late_call = "", .otherwise = "nobody knows"}),
+            "rank 3 is lost (no sign of life for 2 s). See its output");
 }
 
 TEST(DescribeCauseTest, ACauseWithoutARankNamesNoRank) {
