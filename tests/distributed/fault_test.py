@@ -328,6 +328,17 @@ class StartTest(FaultTest):
         self.assert_error(ended, 0, f"rank 0 cannot listen on port {port}",
                           "address already in use")
 
+    def test_a_wrong_variable_is_an_error_of_all_ranks(self):
+        for variable, text in (("GLOO_SOCKET_IFNAME", "this host has no such network interface"),
+                               ("LINKBOY_SHARED_MEMORY", "it must be 0 or 1"),
+                               ("LINKBOY_DEBUG_COLLECTIVES", "it must be 0 or 1")):
+            with self.subTest(variable):
+                port = free_port()
+                ranks = [self.start_rank(rank, 2, port, self.options(), variable, **{variable: "wrong"})
+                         for rank in range(2)]
+                for rank, ended in enumerate(self.end(*ranks, seconds=40)):
+                    self.assert_error(ended, rank, f'{variable} is "wrong"', text)
+
     # TCPStore's client does not have a timeout for an answer.
     def test_a_port_without_a_store_is_an_error(self):
         for listens in (True, False):
