@@ -11,6 +11,7 @@
 #include "linkboy/run/precision.hpp"
 #include "linkboy/run/run_config.hpp"
 #include "linkboy/run/run_history.hpp"
+#include "linkboy/run/step_executor.hpp"
 #include "linkboy/run/step_output.hpp"
 #include "linkboy/run/stop_training.hpp"
 #include "linkboy/run/train_result.hpp"

@@ -56,7 +56,8 @@ Batch part_of(const Batch& batch, int64_t num_samples) {
   });
 }
 
-/// Removes the hooks of the parameters until it is destroyed. They belong to the real backward pass.
+/// Removes the hooks of the parameters until it is destroyed. They belong to the real backward
+/// pass.
 class WithoutHooks {
  public:
   explicit WithoutHooks(const Tensors& parameters) : parameters_(parameters) {

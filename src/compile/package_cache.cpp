@@ -100,8 +100,8 @@ class Progress {
   int64_t num_told_ = 0;
 };
 
-/// A package needs the libraries of LibTorch by their names. The program need not be linked to all of
-/// them, and only it knows their folder.
+/// A package needs the libraries of LibTorch by their names. The program need not be linked to all
+/// of them, and only it knows their folder.
 void load_libraries_of_torch() {
   static const bool is_done = [] {
     Dl_info info{};

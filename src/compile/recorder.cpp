@@ -90,7 +90,9 @@ class Recorder {
   at::Tensor generator_state_;                           // after the last call that has used it
 };
 
-std::atomic<Recorder*> active{nullptr};
+std::mutex one_at_a_time;
+std::atomic<Recorder*> active{nullptr};  // a backward pass may call from another thread
+thread_local bool is_recording = false;
 
 void fallback(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
               torch::jit::Stack* stack) {
@@ -322,16 +324,19 @@ Recording record(const std::vector<ProgramInput>& inputs,
     library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
     return true;
   }();
+  LINKBOY_CHECK(is_registered && !is_recording,
+                "a step that is being recorded records another one: its Trainer trains a compiled "
+                "step within a step. Train the inner one with ExecutionMode::eager.");
+  const std::lock_guard lock(one_at_a_time);
   Recording recording;
   Recorder recorder(inputs, recording);
-  Recorder* none = nullptr;
-  LINKBOY_CHECK(is_registered && active.compare_exchange_strong(none, &recorder),
-                "another Trainer of this process is compiling its step at the same time. Let one "
-                "of them begin before the other.");
   {
     const at::Tensor generator = rng_state_of(c10::kCPU);
+    active = &recorder;
+    is_recording = true;
     const auto undo = c10::make_scope_exit([&] {
       active = nullptr;
+      is_recording = false;
       const at::NoGradGuard no_grad;
       for (WrittenTensor& each : recording.written) {
         each.after = each.tensor.detach().clone();

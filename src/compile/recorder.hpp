@@ -49,9 +49,9 @@ struct Recording {
 
 /// Runs `function` and records the ATen calls that it makes on this thread, including those of
 /// backward passes. Afterwards the inputs and the default random number generator of the CPU are as
-/// before. Only one function at a time can be recorded in a process.
+/// before. One function at a time is recorded in a process; other threads wait.
 /// @param function  Returns the outputs.
-/// @throws Error if another function is being recorded, and what `function` throws.
+/// @throws Error if `function` itself records another one, and what it throws.
 Recording record(const std::vector<ProgramInput>& inputs,
                  c10::function_ref<std::vector<at::Tensor>()> function);
 

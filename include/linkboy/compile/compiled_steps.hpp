@@ -10,14 +10,15 @@ namespace linkboy {
 
 /// Options of `compiled_steps`.
 struct CompileOptions {
-  /// What to do if a step cannot be compiled, or if its compiled form computes something else.
+  /// See `on_failure`.
   enum class OnFailure {
     /// Continues eagerly, after one warning.
     eager,
     /// Throws an Error from the micro-step.
     error,
   };
-  /// See OnFailure.
+  /// What to do if a step cannot be compiled, or if its compiled form computes something else:
+  /// `eager` continues eagerly, after one warning; `error` throws an Error.
   OnFailure on_failure = OnFailure::eager;
 
   /// The folder of the compiled packages, in which only this user may write. If it is empty,

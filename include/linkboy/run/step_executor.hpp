@@ -18,7 +18,8 @@
 
 namespace linkboy {
 
-/// What a StepExecutor executes: the forward pass of a micro-step, and the tensors that it reads. All of it is valid as long as the run.
+/// What a StepExecutor executes: the forward pass of a micro-step, and the tensors that it reads.
+/// All of it is valid as long as the run.
 struct StepWork {
   /// Runs the forward pass of a batch eagerly and returns its output.
   std::function<StepOutput(const Batch&)> run{};

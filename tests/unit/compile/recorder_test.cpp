@@ -229,14 +229,14 @@ TEST_F(RecorderTest, TheTextOfAProgramDoesNotDependOnTheRecordedBatch) {
   EXPECT_NE(text_for({8}), text_for({64}));
 }
 
-TEST_F(RecorderTest, ASecondRecordingAtTheSameTimeIsAnError) {
+TEST_F(RecorderTest, ARecordingWithinARecordingIsAnError) {
   EXPECT_ERROR(record_loss(
                    [&](const Tensor& x) {
                      record({}, [] { return std::vector<Tensor>(); });
                      return x.sum();
                    },
                    torch::ones({4, 8})),
-               "another Trainer of this process is compiling its step at the same time");
+               "a step that is being recorded records another one");
 }
 
 }  // namespace

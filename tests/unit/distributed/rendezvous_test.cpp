@@ -100,7 +100,7 @@ TEST(RendezvousTest, ARankDoesNotJoinAnEarlierAttempt) {
   const auto of_rank_0 = connect_store(first, 30s);
   rank_1.join();
   of_rank_0->set("key", "of attempt 3");
-  EXPECT_TRUE(of_rank_1->check({"key"}));
+  EXPECT_NO_THROW(of_rank_1->wait({"key"}, 10s)) << "set does not wait for the server";
   EXPECT_EQ(agent.get_to_str("linkboy/job/attempt/3/key"), "of attempt 3");
 
   EXPECT_ERROR_AS(DistributedError, connect_store(first, 50ms),
