@@ -301,7 +301,7 @@ void CompiledExecutor::begin_epoch() {
 
 StepOutput CompiledExecutor::run(const Batch& batch, AccumulationWindow) {
   if (is_eager_) return work_.run(batch);
-  auto& steps = steps_[mode_];
+  const auto& steps = steps_[mode_];
   bool has_kind = false;  // for batches that differ only in their number of samples
   for (const auto& step : steps) {
     if (step->program.fits(batch)) return replay(*step, batch);

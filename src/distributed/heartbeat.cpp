@@ -164,6 +164,7 @@ void Heartbeat::run(State& state) {
         verdict = store.get_to_str(kVerdict);
       }
       // A rank that was lost while the ranks met may not have given a sign.
+      signs.reserve(keys.size());
       for (const std::string& key : keys) {
         signs.push_back(store.check({key}) ? store.get_to_str(key) : std::string());
       }
