@@ -36,14 +36,10 @@ std::string find_python() {
   if (const char* const chosen = std::getenv("LINKBOY_PYTHON");
       chosen != nullptr && *chosen != '\0')
     return chosen;
-  Dl_info info{};
-  if (::dladdr(reinterpret_cast<const void*>(&at::get_num_threads), &info) != 0) {
-    // PREFIX/lib/python3.x/site-packages/torch/lib/libtorch_cpu.so
-    fs::path place = info.dli_fname;
-    for (int level = 0; level < 6; ++level) place = place.parent_path();
-    if (fs::exists(place / "bin" / "python3")) return place / "bin" / "python3";
-  }
-  return "python3";
+  fs::path place = libraries_of_torch();  // PREFIX/lib/python3.x/site-packages/torch/lib
+  for (int level = 0; level < 5; ++level) place = place.parent_path();
+  const bool has_python = !place.empty() && fs::exists(place / "bin" / "python3");
+  return has_python ? place / "bin" / "python3" : fs::path("python3");
 }
 
 std::string last_line_of(const fs::path& path) {
@@ -77,6 +73,12 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 }
 
 }  // namespace
+
+fs::path libraries_of_torch() {
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&at::get_num_threads), &info) == 0) return {};
+  return fs::path(info.dli_fname).parent_path();
+}
 
 const std::string& compile_script() {
   static const std::string script = kCompileScript;

@@ -7,6 +7,9 @@
 
 namespace linkboy {
 
+/// The folder of LibTorch's libraries in this process; empty if the system does not tell.
+std::filesystem::path libraries_of_torch();
+
 /// The text of compile.py.
 const std::string& compile_script();
 

@@ -24,6 +24,7 @@
 #include "compile/recorder.hpp"
 #include "data/batch_values.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
+#include "run/map_step_output.hpp"
 
 namespace linkboy {
 namespace {
@@ -108,16 +109,13 @@ class OutputForm {
   /// Appends the tensors of `output` to `tensors`.
   /// @param placeholder  Takes their places, so that the form does not keep their memory.
   OutputForm(StepOutput output, const at::Tensor& placeholder, Tensors& tensors)
-      : output_(std::move(output)) {
-    replace(output_, [&](const at::Tensor& tensor) {
-      tensors.push_back(tensor);
-      return placeholder;
-    });
-  }
+      : output_(map_tensors(std::move(output), [&](const at::Tensor& tensor) {
+          tensors.push_back(tensor);
+          return placeholder;
+        })) {}
 
   StepOutput filled(const at::Tensor* tensors, int64_t batch_size) const {
-    StepOutput output = output_;
-    replace(output, [&](const at::Tensor&) { return *tensors++; });
+    StepOutput output = map_tensors(output_, [&](const at::Tensor&) { return *tensors++; });
     output.batch_size = batch_size;
     return output;
   }
@@ -130,15 +128,6 @@ class OutputForm {
   }
 
  private:
-  static void replace(StepOutput& output, c10::function_ref<at::Tensor(const at::Tensor&)> map) {
-    if (output.loss.defined()) output.loss = map(output.loss);
-    output.model_outputs = map_tensors(output.model_outputs, map);
-    const StateDict extras = std::exchange(output.extras, {});
-    for (const auto& [name, value] : extras.entries()) {
-      output.extras.set(name, map_tensors(value, map));
-    }
-  }
-
   StepOutput output_;
 };
 
@@ -278,8 +267,9 @@ class CompiledExecutor final : public StepExecutor {
   CompileOptions options_;
   NamedTensors tensors_;
   Tensors trained_;
-  std::string mode_;
-  std::map<std::string, std::vector<std::unique_ptr<CompiledStep>>> steps_;  // by mode
+  using Steps = std::vector<std::unique_ptr<CompiledStep>>;
+  std::map<std::string, Steps> steps_;  // by mode
+  Steps* steps_of_mode_ = nullptr;      // the current one
   bool is_eager_ = false;
 };
 
@@ -291,17 +281,18 @@ void CompiledExecutor::begin_epoch() {
   if (!is_same) steps_.clear();
   tensors_ = std::move(tensors);
   trained_.clear();
-  mode_ = work_.mode();
+  std::string mode = work_.mode();
   for (const auto& [name, tensor] : tensors_) {
     const bool is_trained = work_.is_training && tensor.is_leaf() && tensor.requires_grad();
     if (is_trained) trained_.push_back(tensor);
-    mode_ += c10::str(is_trained, tensor.scalar_type(), tensor.strides());
+    mode += c10::str(is_trained, tensor.scalar_type(), tensor.strides());
   }
+  steps_of_mode_ = &steps_[mode];
 }
 
 StepOutput CompiledExecutor::run(const Batch& batch, AccumulationWindow) {
   if (is_eager_) return work_.run(batch);
-  const auto& steps = steps_[mode_];
+  const Steps& steps = *steps_of_mode_;
   bool has_kind = false;  // for batches that differ only in their number of samples
   for (const auto& step : steps) {
     if (step->program.fits(batch)) return replay(*step, batch);
@@ -323,6 +314,7 @@ StepOutput CompiledExecutor::give_up(const Batch& batch, const std::string& why)
                 " To continue eagerly, set CompileOptions::on_failure.");
   work_.log(LogLevel::warning, text + " It runs eagerly.");
   is_eager_ = true;
+  steps_of_mode_ = nullptr;
   steps_.clear();
   return work_.run(batch);
 }
@@ -363,11 +355,8 @@ StepOutput CompiledExecutor::compile(const Batch& batch) {
   if (!problems.empty()) throw CompileError(problems.front() + ".");
   Program program = program_of(batch, recorded);
   const PackageCache cache(options_.cache.empty() ? default_cache() : options_.cache);
-  fs::path package = cache.find(program);
-  if (package.empty()) {
-    package =
-        cache.build(program, [this](const std::string& line) { work_.log(LogLevel::info, line); });
-  }
+  const fs::path package =
+      cache.build(program, [this](const std::string& line) { work_.log(LogLevel::info, line); });
   auto step =
       std::make_unique<CompiledStep>(std::move(program), package, std::move(recorded), batch);
   const at::Tensor generator = rng_state_of(c10::kCPU);
@@ -387,7 +376,7 @@ StepOutput CompiledExecutor::compile(const Batch& batch) {
   }
   recording.output_tensors.clear();
   recording.written.clear();
-  return use(*steps_[mode_].emplace_back(std::move(step)), std::move(outputs), batch);
+  return use(*steps_of_mode_->emplace_back(std::move(step)), std::move(outputs), batch);
 }
 
 /// Records the step with parts of the batch to learn which numbers follow its size.

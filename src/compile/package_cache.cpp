@@ -2,7 +2,6 @@
 
 #include "compile/package_cache.hpp"
 
-#include <ATen/Parallel.h>
 #include <c10/util/hash.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -103,13 +102,9 @@ class Progress {
 /// A package needs the libraries of LibTorch by their names. The program need not be linked to all
 /// of them, and only it knows their folder.
 void load_libraries_of_torch() {
-  static const bool is_done = [] {
-    Dl_info info{};
-    if (::dladdr(reinterpret_cast<const void*>(&at::get_num_threads), &info) == 0) return false;
-    const fs::path folder = fs::path(info.dli_fname).parent_path();
-    return ::dlopen((folder / "libtorch.so").c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr;
-  }();
-  static_cast<void>(is_done);  // otherwise the loader of the package says what is missing
+  // If it fails, the loader of the package says what is missing.
+  [[maybe_unused]] static const void* const library =
+      ::dlopen((libraries_of_torch() / "libtorch.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
 }
 
 /// Removes the folders of killed builds.

@@ -14,7 +14,6 @@
 #include <cmath>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -319,12 +318,12 @@ void Recorder::finish() {
 
 Recording record(const std::vector<ProgramInput>& inputs,
                  c10::function_ref<std::vector<at::Tensor>()> function) {
-  static torch::Library library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
-  static const bool is_registered = [] {
+  [[maybe_unused]] static const torch::Library registration = [] {
+    torch::Library library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
     library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
-    return true;
+    return library;
   }();
-  LINKBOY_CHECK(is_registered && !is_recording,
+  LINKBOY_CHECK(!is_recording,
                 "a step that is being recorded records another one: its Trainer trains a compiled "
                 "step within a step. Train the inner one with ExecutionMode::eager.");
   const std::lock_guard lock(one_at_a_time);

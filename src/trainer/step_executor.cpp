@@ -2,16 +2,14 @@
 
 #include "linkboy/run/step_executor.hpp"
 
-#include <torch/nn/module.h>
-
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "data/batch_values.hpp"
 #include "linkboy/error.hpp"
 #include "precision/graphed_step.hpp"
+#include "run/map_step_output.hpp"
 #include "trainer/run_setup.hpp"
 
 namespace linkboy {
@@ -19,14 +17,7 @@ namespace {
 
 /// The result of a step must not keep the graph of its passes alive.
 StepOutput detached(StepOutput output) {
-  const auto detach = [](const at::Tensor& tensor) { return tensor.detach(); };
-  output.loss = output.loss.detach();
-  output.model_outputs = map_tensors(output.model_outputs, detach);
-  const StateDict extras = std::exchange(output.extras, {});
-  for (const auto& [name, value] : extras.entries()) {
-    output.extras.set(name, map_tensors(value, detach));
-  }
-  return output;
+  return map_tensors(std::move(output), [](const at::Tensor& tensor) { return tensor.detach(); });
 }
 
 }  // namespace
