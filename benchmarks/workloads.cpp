@@ -2,10 +2,10 @@
 //
 //     linkboy_workloads WORK --steps N --threads N [--first-update] [--execution compiled]
 //
-// WORK is mlp, cnn or resnet18 (training with Trainer, data in memory), or step (updates of 1,000
-// small tensors). The program creates its data, then answers each line "run" with a line of JSON:
-// the seconds that N steps took, the loss after them, and the peak memory of the process. For a
-// model, a run is one epoch of a dataset with N batches. "quit" ends the program. With
+// WORK is mlp, cnn, resnet18 or gpt (training with Trainer, data in memory), or step (updates of
+// 1,000 small tensors). The program creates its data, then answers each line "run" with a line of
+// JSON: the seconds that N steps took, the loss after them, and the peak memory of the process. For
+// a model, a run is one epoch of a dataset with N batches. "quit" ends the program. With
 // --first-update, it trains immediately and answers after the first update.
 //
 // Trainer uses its default callbacks; standard output and standard error are redirected to
@@ -14,41 +14,35 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
-#include <ATen/ops/relu.h>
-#include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/loss.h>
 #include <torch/optim/adamw.h>
 #include <torch/utils.h>
-#include <torch/version.h>
-#include <unistd.h>
 
-#include <charconv>
-#include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <exception>
-#include <fstream>
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cnn.hpp"
 #include "linkboy/accelerator.hpp"
 #include "linkboy/compile/compiled_steps.hpp"
-#include "linkboy/error.hpp"
 #include "linkboy/trainer.hpp"
 #include "linkboy/vision/resnet.hpp"
 #include "mlp.hpp"
+#include "model.hpp"
+#include "turns.hpp"
 
 namespace linkboy::benchmarks {
 namespace {
 
 constexpr int64_t kNumClasses = 10;
+constexpr int64_t kLength = 64;  // of the sequences of gpt
 constexpr int64_t kNumCheckedSamples = 256;
 constexpr uint64_t kSeed = 0;
 
@@ -58,28 +52,6 @@ struct Arguments {
   int64_t num_threads = 1;
   bool first_update = false;
   ExecutionMode execution = ExecutionMode::eager;
-};
-
-class Cnn final : public torch::nn::Module {
- public:
-  Cnn() {
-    register_module("conv1", conv1_);
-    register_module("conv2", conv2_);
-    register_module("hidden", hidden_);
-    register_module("output", output_);
-  }
-
-  at::Tensor forward(const at::Tensor& images) {
-    at::Tensor x = at::max_pool2d(at::relu(conv1_(images)), 2);
-    x = at::max_pool2d(at::relu(conv2_(x)), 2);
-    return output_(at::relu(hidden_(x.flatten(1))));
-  }
-
- private:
-  torch::nn::Conv2d conv1_{torch::nn::Conv2dOptions(1, 32, 5)};
-  torch::nn::Conv2d conv2_{torch::nn::Conv2dOptions(32, 64, 5)};
-  torch::nn::Linear hidden_{64 * 4 * 4, 128};
-  torch::nn::Linear output_{128, kNumClasses};
 };
 
 struct Samples {
@@ -110,6 +82,51 @@ Samples make_samples(int64_t count, const std::vector<int64_t>& shape) {
   return {std::move(input), at::arange(count).remainder(kNumClasses)};
 }
 
+/// Creates sequences in which each byte determines the next one, except for noise of four values.
+/// The target of a byte is the byte after it.
+Samples make_sequences(int64_t count) {
+  constexpr int64_t kNumNoiseValues = 4;
+  torch::manual_seed(kSeed);
+  const at::Tensor tokens = at::empty({count, kLength + 1}, at::kLong);
+  tokens.select(1, 0).copy_(at::randint(0, byte_gpt::kNumBytes, {count}, at::kLong));
+  const at::Tensor noise = at::randint(0, kNumNoiseValues, {count, kLength}, at::kLong);
+  for (int64_t i = 0; i < kLength; ++i) {
+    const at::Tensor next = tokens.select(1, i) * 5 + 17 + noise.select(1, i);
+    tokens.select(1, i + 1).copy_(next.remainder(byte_gpt::kNumBytes));
+  }
+  return {tokens.slice(1, 0, kLength).contiguous(), tokens.slice(1, 1).contiguous()};
+}
+
+Samples make_dataset(const std::string& work, int64_t count) {
+  if (work == "gpt") return make_sequences(count);
+  if (work == "resnet18") return make_samples(count, {3, 32, 32});
+  if (work == "cnn") return make_samples(count, {1, 28, 28});
+  return make_samples(count, {784});
+}
+
+Model make_model(const std::string& work) {
+  torch::manual_seed(kSeed);
+  if (work == "gpt") {
+    return byte_gpt::Gpt(
+        byte_gpt::GptOptions{.length = kLength, .layers = 4, .width = 128, .heads = 4});
+  }
+  if (work == "resnet18") {
+    return vision::resnet18({.num_classes = kNumClasses, .has_small_stem = true});
+  }
+  if (work == "cnn") return std::make_shared<Cnn>();
+  return std::make_shared<Mlp>();
+}
+
+/// The mean of the losses of all targets. The outputs have one more dimension, that of the classes.
+at::Tensor cross_entropy(const at::Tensor& outputs, const at::Tensor& targets) {
+  return at::cross_entropy_loss(outputs.flatten(0, -2), targets.flatten());
+}
+
+LossFunction make_loss_function(const std::string& work) {
+  if (work == "gpt") return cross_entropy;
+  return torch::nn::CrossEntropyLoss();
+}
+
 class Work {
  public:
   virtual ~Work() = default;
@@ -133,12 +150,12 @@ class FirstUpdate final : public Callback {
 
 class Training final : public Work {
  public:
-  Training(Model model, Samples samples, int64_t batch_size, ExecutionMode execution,
-           const CallbackList& more_callbacks)
+  Training(Model model, LossFunction loss_function, Samples samples, int64_t batch_size,
+           ExecutionMode execution, const CallbackList& more_callbacks)
       : samples_(std::move(samples)),
         batch_size_(batch_size),
         execution_(execution),
-        trainer_(model, torch::nn::CrossEntropyLoss(),
+        trainer_(model, std::move(loss_function),
                  std::make_shared<torch::optim::AdamW>(model.parameters(),
                                                        torch::optim::AdamWOptions(1e-3)),
                  {.callbacks = more_callbacks}) {}
@@ -156,7 +173,7 @@ class Training final : public Work {
     const at::NoGradGuard no_grad;
     const at::Tensor output = trainer_.model()(samples_.input.slice(0, 0, kNumCheckedSamples));
     const at::Tensor target = samples_.target.slice(0, 0, kNumCheckedSamples);
-    return at::cross_entropy_loss(output, target).item<double>();
+    return cross_entropy(output, target).item<double>();
   }
 
  private:
@@ -203,77 +220,28 @@ class OptimizerSteps final : public Work {
 std::unique_ptr<Work> make_work(const Arguments& arguments, const CallbackList& more_callbacks) {
   const int64_t steps = arguments.num_steps;
   if (arguments.work == "step") return std::make_unique<OptimizerSteps>(steps);
-  const bool is_resnet = arguments.work == "resnet18";
-  const int64_t batch_size = is_resnet ? 32 : 64;
-  const int64_t count = steps * batch_size;
-  const Samples samples = is_resnet                 ? make_samples(count, {3, 32, 32})
-                          : arguments.work == "cnn" ? make_samples(count, {1, 28, 28})
-                                                    : make_samples(count, {784});
-  torch::manual_seed(kSeed);
-  const vision::ResNetOptions small_images{.num_classes = kNumClasses, .has_small_stem = true};
-  Model model = is_resnet                 ? Model(vision::resnet18(small_images))
-                : arguments.work == "cnn" ? Model(std::make_shared<Cnn>())
-                                          : Model(std::make_shared<Mlp>());
-  return std::make_unique<Training>(std::move(model), samples, batch_size, arguments.execution,
-                                    more_callbacks);
-}
-
-/// Returns the peak resident memory of this process in bytes.
-int64_t peak_bytes() {
-  std::ifstream status("/proc/self/status");
-  std::string line;
-  while (std::getline(status, line)) {
-    if (line.rfind("VmHWM:", 0) == 0) return std::stoll(line.substr(line.find(':') + 1)) * 1024;
-  }
-  return 0;
-}
-
-/// Returns the original standard output, and redirects standard output to /dev/null.
-std::FILE* take_standard_output() {
-  std::FILE* replies = fdopen(dup(STDOUT_FILENO), "w");
-  LINKBOY_CHECK(replies && std::freopen("/dev/null", "w", stdout), "cannot redirect the output");
-  return replies;
-}
-
-template <class... Values>
-void reply(std::FILE* replies, const char* format, Values... values) {
-  std::fprintf(replies, format, values...);
-  std::fflush(replies);
+  const auto& work = arguments.work;
+  const int64_t batch_size = work == "gpt" ? 8 : work == "resnet18" ? 32 : 64;
+  Samples samples = make_dataset(work, steps * batch_size);
+  return std::make_unique<Training>(make_model(work), make_loss_function(work), std::move(samples),
+                                    batch_size, arguments.execution, more_callbacks);
 }
 
 void serve(const Arguments& arguments) {
-  std::FILE* replies = take_standard_output();
-  LINKBOY_CHECK(std::freopen("/dev/null", "w", stderr), "cannot redirect the errors");
+  const Turns turns;
   CallbackList more_callbacks;
   if (arguments.first_update) {
     more_callbacks.push_back(
-        std::make_shared<FirstUpdate>([replies] { reply(replies, "{\"first_update\": true}\n"); }));
+        std::make_shared<FirstUpdate>([&] { turns.reply("{\"first_update\": true}\n"); }));
   }
   try {
     const auto work = make_work(arguments, more_callbacks);
     if (arguments.first_update) return work->run();
-    reply(replies, "{\"compiler\": \"%s\", \"torch\": \"%s\"}\n", __VERSION__, TORCH_VERSION);
-    for (std::string line; std::getline(std::cin, line) && line == "run";) {
-      const auto start = std::chrono::steady_clock::now();
-      work->run();
-      const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
-      reply(replies, "{\"seconds\": %.6f, \"steps\": %lld, \"loss\": %.9g, \"peak_bytes\": %lld}\n",
-            time.count(), static_cast<long long>(arguments.num_steps), work->loss(),
-            static_cast<long long>(peak_bytes()));
-    }
+    turns.serve(
+        arguments.num_steps, [&] { work->run(); }, [&] { return work->loss(); });
   } catch (const std::exception& error) {
-    // Removes quotes and backslashes, which would end or change the JSON string.
-    std::string message = error.what();
-    message = message.substr(0, message.find('\n'));
-    std::erase_if(message, [](char c) { return c == '"' || c == '\\'; });
-    reply(replies, "{\"error\": \"%s\"}\n", message.c_str());
+    turns.reply_error(error);
   }
-}
-
-bool parse_number(const char* text, int64_t& value) {
-  const char* end = text + std::strlen(text);
-  const auto [stop, error] = std::from_chars(text, end, value);
-  return error == std::errc() && stop == end && value >= 1;
 }
 
 bool parse(int argc, char** argv, Arguments& arguments) {
@@ -297,7 +265,7 @@ bool parse(int argc, char** argv, Arguments& arguments) {
   }
   const auto& work = arguments.work;
   return arguments.num_steps > 0 &&
-         (work == "mlp" || work == "cnn" || work == "resnet18" || work == "step");
+         (work == "mlp" || work == "cnn" || work == "resnet18" || work == "gpt" || work == "step");
 }
 
 }  // namespace
@@ -307,7 +275,7 @@ int main(int argc, char** argv) {
   linkboy::benchmarks::Arguments arguments;
   if (!linkboy::benchmarks::parse(argc, argv, arguments)) {
     std::fprintf(stderr,
-                 "usage: linkboy_workloads mlp|cnn|resnet18|step --steps N [--threads N] "
+                 "usage: linkboy_workloads mlp|cnn|resnet18|gpt|step --steps N [--threads N] "
                  "[--first-update] [--execution eager|compiled]\n");
     return 2;
   }

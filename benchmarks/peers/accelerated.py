@@ -1,9 +1,8 @@
 """pytorch-accelerated's Trainer with its default callbacks. A turn is one epoch of a long run."""
 
 from pytorch_accelerated import Trainer
-from torch import nn
 
-from models import BATCH_SIZES, check_loss, make_dataset, make_model, make_optimizer
+from models import BATCH_SIZES, check_loss, make_dataset, make_loss_function, make_model, make_optimizer
 from turns import serve
 
 ENDLESS = 1_000_000
@@ -35,7 +34,7 @@ class TrainerInTurns(Trainer):
 def train(arguments, turns):
     dataset = make_dataset(arguments.work, arguments.steps)
     model = make_model(arguments.work)
-    trainer = TrainerInTurns(turns, dataset, model=model, loss_func=nn.CrossEntropyLoss(),
+    trainer = TrainerInTurns(turns, dataset, model=model, loss_func=make_loss_function(arguments.work),
                              optimizer=make_optimizer(model.parameters()))
     turns.ready()
     trainer.train(train_dataset=dataset, num_epochs=ENDLESS,

@@ -1,9 +1,8 @@
 """A minimal hand-written training loop with Python's PyTorch, and its optimizer alone."""
 
 import torch
-from torch import nn
 
-from models import check_loss, make_dataset, make_loader, make_model, make_optimizer
+from models import check_loss, make_dataset, make_loader, make_loss_function, make_model, make_optimizer
 from turns import serve
 
 
@@ -12,7 +11,7 @@ def train(arguments, turns):
     loader = make_loader(arguments.work, dataset, arguments.workers)
     model = make_model(arguments.work)
     optimizer = make_optimizer(model.parameters(), fused=not arguments.not_fused)
-    loss_function = nn.CrossEntropyLoss()
+    loss_function = make_loss_function(arguments.work)
     model.train()
     forward = torch.compile(model) if arguments.compile else model
     turns.ready()

@@ -11,7 +11,7 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy  # noqa: E402
 
-from models import BATCH_SIZES, NUM_CHECKED_SAMPLES, make_dataset, make_model  # noqa: E402
+from models import BATCH_SIZES, HEADS, LAYERS, NUM_CHECKED_SAMPLES, make_dataset, make_model  # noqa: E402
 from turns import serve  # noqa: E402
 
 # PyTorch's defaults of AdamW.
@@ -45,10 +45,30 @@ def cnn(parameters, x):
     return linear(parameters, "output", x)
 
 
+def normalise(parameters, name, x):
+    return jax.nn.standardize(x, epsilon=1e-5) * parameters[f"{name}.weight"] + parameters[f"{name}.bias"]
+
+
+def attend(parameters, name, x):
+    samples, length, width = x.shape
+    parts = linear(parameters, f"{name}.query_key_value", x).reshape(samples, length, 3, HEADS, width // HEADS)
+    y = jax.nn.dot_product_attention(parts[:, :, 0], parts[:, :, 1], parts[:, :, 2], is_causal=True)
+    return linear(parameters, f"{name}.projection", y.reshape(x.shape))
+
+
+def gpt(parameters, tokens):
+    x = parameters["bytes.weight"][tokens] + parameters["positions.weight"][:tokens.shape[1]]
+    for name in (f"blocks.{i}" for i in range(LAYERS)):
+        x = x + attend(parameters, name, normalise(parameters, f"{name}.attention_norm", x))
+        y = linear(parameters, f"{name}.mlp.0", normalise(parameters, f"{name}.mlp_norm", x))
+        x = x + linear(parameters, f"{name}.mlp.2", jax.nn.gelu(y, approximate=False))
+    return linear(parameters, "head", normalise(parameters, "norm", x))
+
+
 def make_step(forward):
     def loss_of(parameters, x, y):
         scores = jax.nn.log_softmax(forward(parameters, x))
-        return -jnp.take_along_axis(scores, y[:, None], axis=1).mean()
+        return -jnp.take_along_axis(scores, y[..., None], axis=-1).mean()
 
     def step(state, x, y):
         parameters, means, squares, count = state
@@ -71,7 +91,7 @@ def train(arguments, turns):
     parameters = {name: jnp.asarray(value.numpy()) for name, value in make_model(arguments.work).state_dict().items()}
     zeros = lambda: jax.tree.map(jnp.zeros_like, parameters)  # noqa: E731: a buffer can be donated once
     state = (parameters, zeros(), zeros(), jnp.zeros((), jnp.float32))
-    step, loss_of = make_step({"mlp": mlp, "cnn": cnn}[arguments.work])
+    step, loss_of = make_step({"mlp": mlp, "cnn": cnn, "gpt": gpt}[arguments.work])
     # The batch is gathered in the compiled code, too, which is the fastest way for data in memory.
     gathering = lambda state, indices: step(state, inputs[indices], targets[indices])  # noqa: E731
     one = jax.jit(gathering, donate_argnums=0)

@@ -4,9 +4,8 @@ Without --log-loss, the step does not log its loss. Lightning then skips work th
 """
 
 import pytorch_lightning
-from torch import nn
 
-from models import check_loss, make_dataset, make_loader, make_model, make_optimizer
+from models import check_loss, make_dataset, make_loader, make_loss_function, make_model, make_optimizer
 from turns import serve
 
 
@@ -15,7 +14,7 @@ class Module(pytorch_lightning.LightningModule):
         super().__init__()
         self.model = model
         self._log_loss = arguments.log_loss
-        self._loss_function = nn.CrossEntropyLoss()
+        self._loss_function = make_loss_function(arguments.work)
         self._turns = turns
         self._dataset = dataset
 

@@ -7,8 +7,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 NUM_CLASSES = 10
 NUM_CHECKED_SAMPLES = 256
-BATCH_SIZES = {"mlp": 64, "cnn": 64, "resnet18": 32}
+BATCH_SIZES = {"mlp": 64, "cnn": 64, "resnet18": 32, "gpt": 8}
 SHAPES = {"mlp": (784,), "cnn": (1, 28, 28), "resnet18": (3, 32, 32)}
+# Of the GPT and its sequences.
+NUM_BYTES, LENGTH, LAYERS, WIDTH, HEADS = 256, 64, 4, 128, 4
+NUM_NOISE_VALUES = 4
 
 
 class Mlp(nn.Module):
@@ -36,6 +39,45 @@ class Cnn(nn.Module):
         return self.output(F.relu(self.hidden(x.flatten(1))))
 
 
+class Block(nn.Module):
+    """Creates its layers in the same order as byte_gpt::Block, so that they begin with the same values."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(WIDTH)
+        self.query_key_value = nn.Linear(WIDTH, 3 * WIDTH)
+        self.projection = nn.Linear(WIDTH, WIDTH)
+        self.mlp_norm = nn.LayerNorm(WIDTH)
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+    def attend(self, x):
+        parts = self.query_key_value(x).unflatten(-1, (3, HEADS, WIDTH // HEADS))
+        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2)
+
+    def forward(self, x):
+        x = x + self.projection(self.attend(self.attention_norm(x)))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Gpt(nn.Module):
+    """byte_gpt::Gpt of examples/programs/byte_gpt."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = nn.Embedding(NUM_BYTES, WIDTH)
+        self.positions = nn.Embedding(LENGTH, WIDTH)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, NUM_BYTES)
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        for embedding in (self.bytes, self.positions):
+            nn.init.normal_(embedding.weight, 0.0, 0.1)
+
+    def forward(self, tokens):
+        positions = torch.arange(tokens.size(1), device=tokens.device)
+        return self.head(self.norm(self.blocks(self.bytes(tokens) + self.positions(positions))))
+
+
 def make_resnet18():
     from torchvision.models import resnet18  # imported here, because the import is slow
 
@@ -48,13 +90,26 @@ def make_resnet18():
 
 def make_model(work):
     torch.manual_seed(0)
-    return {"mlp": Mlp, "cnn": Cnn, "resnet18": make_resnet18}[work]()
+    return {"mlp": Mlp, "cnn": Cnn, "resnet18": make_resnet18, "gpt": Gpt}[work]()
+
+
+def make_sequences(count):
+    """Returns sequences in which each byte determines the next one, except for noise of four values."""
+    tokens = torch.empty(count, LENGTH + 1, dtype=torch.int64)
+    tokens[:, 0] = torch.randint(0, NUM_BYTES, (count,))
+    noise = torch.randint(0, NUM_NOISE_VALUES, (count, LENGTH))
+    for i in range(LENGTH):
+        tokens[:, i + 1] = (tokens[:, i] * 5 + 17 + noise[:, i]).remainder(NUM_BYTES)
+    return TensorDataset(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
 
 
 def make_dataset(work, steps):
     """Returns the samples of `steps` full batches, so that an epoch has `steps` steps."""
     torch.manual_seed(0)
-    count, shape = steps * BATCH_SIZES[work], SHAPES[work]
+    count = steps * BATCH_SIZES[work]
+    if work == "gpt":
+        return make_sequences(count)
+    shape = SHAPES[work]
     inputs = torch.randn(count, *shape)
     if len(shape) == 1:
         patterns = torch.randn(NUM_CLASSES, *shape)
@@ -77,8 +132,17 @@ def make_optimizer(parameters, fused=True):
     return torch.optim.AdamW(parameters, lr=1e-3, fused=fused)
 
 
+def cross_entropy(outputs, targets):
+    """The mean of the losses of all targets. The outputs have one more dimension, that of the classes."""
+    return F.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+def make_loss_function(work):
+    return cross_entropy if work == "gpt" else nn.CrossEntropyLoss()
+
+
 def check_loss(model, dataset):
     """Returns the check value, which is compared between all sides."""
     inputs, targets = dataset[:NUM_CHECKED_SAMPLES]
     with torch.no_grad():
-        return float(F.cross_entropy(model(inputs), targets))
+        return float(cross_entropy(model(inputs), targets))

@@ -67,9 +67,9 @@ def peak_bytes():
                 return int(line.split()[1]) * 1024
 
 
-def serve(work):
+def serve(work, arguments=None):
     """Calls work(arguments, turns), and reports an exception to the other side."""
-    arguments = parse_arguments()
+    arguments = arguments or parse_arguments()
     turns = Turns(arguments)
     try:
         work(arguments, turns)

@@ -138,6 +138,7 @@ void add_options(CommandLine& command_line, RunSettings& settings) {
       .add_fields("log", &settings.log)
       .add_fields("", &settings);
   add_aliases(command_line, {{"batch-size", "train.per_device_batch_size"},
+                             {"compile-in-background", "compile.in_background"},
                              {"execution", "train.execution_mode"},
                              {"save-every-updates", "states.every_n_updates"},
                              {"save-every-epochs", "states.every_n_epochs"}});

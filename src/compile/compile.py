@@ -1,9 +1,10 @@
-"""Compiles a recorded program of linkboy::compile to a shared library: compile.py PROGRAM FOLDER.
+"""Compiles or exports a recorded program of linkboy::compile: compile.py FOLDER CPU.
 
-PROGRAM is the JSON that `Program::to_json` writes. FOLDER receives step.so, and step.json if the library calls
-operators that it does not contain. Neither weights nor data are read: the program has only shapes and calls.
-Errors are one line on stderr, after the exit status 3 for a program that cannot be compiled, 4 for a wrong LibTorch, and
-5 for a missing compiler.
+FOLDER has program.json, the text of a `Program`. Without model.json, it receives step.so, and step.json if the library
+calls operators that it does not contain; neither weights nor data are read. With model.json, it receives "exported":
+a model in one of three formats, with the weights in weights.pt. The code runs on each CPU of the level CPU (x86-64-v3).
+Errors are one line on stderr, after the exit status 3 for a program that cannot be compiled, 4 for a wrong LibTorch,
+5 for a missing compiler, and 6 for a missing package of Python.
 """
 
 import json
@@ -12,7 +13,7 @@ import os
 import pathlib
 import sys
 
-UNSUPPORTED, WRONG_TORCH, NO_COMPILER = 3, 4, 5
+UNSUPPORTED, WRONG_TORCH, NO_COMPILER, NO_PACKAGE = 3, 4, 5, 6
 
 
 def fail(status, text):
@@ -39,15 +40,35 @@ def dtype_of(name):
 
 
 class GraphBuilder:
-    """Makes the fx graph of a program."""
+    """Makes the fx graph of a program. Inputs with a name in `weights` are parameters and buffers of its module."""
 
-    def __init__(self, program):
+    def __init__(self, program, names=None, weights=None):
         self.program = program
         self.graph = torch.fx.Graph()
+        self.root = torch.nn.Module()
         self.values = {}
         self.sizes = {}
+        self.examples = []
         for index, item in enumerate(program["inputs"]):
-            self.values[item["id"]] = self.graph.placeholder(f"input_{index}")
+            name = names[index] if names else f"input_{index}"
+            if weights is not None and name in weights:
+                self.add_weight(name, weights[name])
+                self.values[item["id"]] = self.graph.get_attr(name)
+            else:
+                self.values[item["id"]] = self.graph.placeholder(name)
+                self.examples.append(item)
+
+    def add_weight(self, name, value):
+        *path, last = name.split(".")
+        module = self.root
+        for part in path:
+            if part not in module._modules:
+                module.add_module(part, torch.nn.Module())
+            module = module._modules[part]
+        if value.is_floating_point():
+            module.register_parameter(last, torch.nn.Parameter(value, requires_grad=False))
+        else:
+            module.register_buffer(last, value)
 
     def batch_size(self):
         if "batch" not in self.sizes:
@@ -86,7 +107,9 @@ class GraphBuilder:
         if overload is aten.native_batch_norm.default:
             # Its schema does not say that it writes the running statistics.
             overload = aten._native_batch_norm_legit.default
-            if values[3] is None:
+            if not values[5]:  # in evaluation
+                overload, values = aten._native_batch_norm_legit_no_training.default, values[:5] + values[6:]
+            elif values[3] is None:
                 overload, values = aten._native_batch_norm_legit.no_stats, values[:3] + values[5:]
         positional, named = [], {}
         for argument, value in zip(overload._schema.arguments, values):
@@ -104,13 +127,14 @@ class GraphBuilder:
             if result is not None:
                 self.values[result] = self.graph.call_function(operator.getitem, (node, index))
 
-    def build(self):
+    def build(self, is_tuple=True):
         for call in self.program["calls"]:
             self.add_call(call)
-        self.graph.output(tuple(self.values[output] for output in self.program["outputs"]))
+        outputs = tuple(self.values[output] for output in self.program["outputs"])
+        self.graph.output(outputs if is_tuple else outputs[0])
         self.graph.eliminate_dead_code()  # calls in place stay, which their schemas tell
         self.graph.lint()
-        return torch.fx.GraphModule(torch.nn.Module(), self.graph)
+        return torch.fx.GraphModule(self.root, self.graph)
 
 
 def example_of(item):
@@ -121,14 +145,16 @@ def example_of(item):
     return storage.as_strided(shape, strides)
 
 
-def export(program):
-    module = GraphBuilder(program).build()
-    examples = tuple(example_of(item) for item in program["inputs"])
+def export(program, model=None, weights=None):
+    """Returns the ExportedProgram. A step has at least two samples, because a size of 1 would be a constant."""
+    builder = GraphBuilder(program, model and model["names"], weights)
+    module = builder.build(is_tuple=model is None or model["is_tuple"])
+    examples = tuple(example_of(item) for item in builder.examples)
     dynamic = None
     if program["most_samples"] > 1:
-        batch = torch.export.Dim("batch", min=2, max=program["most_samples"])
+        batch = torch.export.Dim("batch", min=1 if model else 2, max=program["most_samples"])
         dynamic = tuple({0: batch} if item["kind"] == "batch" and item["has_samples"] else None
-                        for item in program["inputs"])
+                        for item in builder.examples)
     with torch.no_grad():
         return torch.export.export(module, examples, dynamic_shapes=dynamic, strict=False)
 
@@ -144,30 +170,83 @@ def leave_to_aten(names):
             lowering.make_fallback(getattr(packet, overload), warn=False)
 
 
-def settings(folder):
-    return {
+def compile_for(cpu):
+    """Makes the code run on each CPU of a level. TorchInductor would use all instructions of this one."""
+    from torch._inductor import cpp_builder, cpu_vec_isa
+    os.environ.pop("ATEN_CPU_CAPABILITY", None)
+    if cpu not in ("x86-64", "x86-64-v3", "x86-64-v4"):
+        return
+    flags_of = cpp_builder._get_optimization_cflags
+
+    def flags(*arguments, **options):
+        compiler, linker = flags_of(*arguments, **options)
+        return [f"march={cpu}" if flag == "march=native" else flag for flag in compiler], linker
+
+    cpp_builder._get_optimization_cflags = flags
+    # AVX512 without the parts of it that a CPU may lack.
+    isa = {"x86-64": None, "x86-64-v3": cpu_vec_isa.VecAVX2(), "x86-64-v4": cpu_vec_isa.VecAVX512()}[cpu]
+    cpu_vec_isa.VecAVX512.build_arch_flags = cpu_vec_isa.VecISA.build_arch_flags
+    cpu_vec_isa.valid_vec_isa_list = lambda: [isa] if isa else []
+
+
+def compile_step(program, folder):
+    exported = export(program)
+    leave_to_aten(LEFT_TO_ATEN)
+    settings = {
         "aot_inductor.output_path": os.path.join(folder, "step.so"),
         "aot_inductor.precompile_headers": False,  # takes longer than it saves for one library
         "cpp.dynamic_threads": True,
-        "fallback_random": True,  # ATen's generator, in the order of the calls: the numbers of an eager step
         "cpp.vec_isa_ok": True,  # without compiling a program for each set of instructions
+        "fallback_random": True,  # ATen's generator, in the order of the calls: the numbers of an eager step
         "layout_optimization": False,  # it would make convolutions channels-last, as for inference
     }
+    torch._inductor.aot_compile(exported.module(), exported.example_inputs[0], options=settings)
+    for operators in pathlib.Path(folder).glob("*.wrapper.json"):  # those that the library calls by name
+        operators.rename(os.path.join(folder, "step.json"))
 
 
-def main(program_path, folder):
-    with open(program_path, encoding="utf-8") as file:
-        program = json.load(file)
+def export_model(program, folder, cpu):
+    model = json.loads(pathlib.Path(folder, "model.json").read_text(encoding="utf-8"))
+    weights = torch.load(os.path.join(folder, "weights.pt"), weights_only=True)
+    exported = export(program, model, weights)
+    target = os.path.join(folder, "exported")
+    if model["format"] == "exported_program":
+        torch.export.save(exported, target + ".pt2")
+    elif model["format"] == "onnx":
+        save_onnx(exported, model, target)
+    else:
+        torch._inductor.aoti_compile_and_package(exported, package_path=target + ".pt2", inductor_configs={
+            "aot_inductor.metadata": {"linkboy": json.dumps({"cpu": cpu, **model["metadata"]})},
+            "aot_inductor.precompile_headers": False,
+            "cpp.dynamic_threads": True,
+            "cpp.vec_isa_ok": True,
+            "freezing": True,  # weights are prepared once
+        })
+
+
+def save_onnx(exported, model, target):
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        fail(NO_PACKAGE, error)
+    inputs = [item["name"] for item in model["metadata"]["inputs"]]
+    onnx = torch.onnx.export(exported, dynamo=True, input_names=inputs, output_names=model["output_names"],
+                             verbose=False)
+    onnx.save(target + ".onnx")
+
+
+def main(folder, cpu):
+    program = json.loads(pathlib.Path(folder, "program.json").read_text(encoding="utf-8"))
     version = torch.__version__.split("+")[0]
     if version != program["torch_version"]:
         fail(WRONG_TORCH, f"{sys.executable} has torch {version}; the program uses LibTorch {program['torch_version']}")
     try:
-        exported = export(program)
-        leave_to_aten(LEFT_TO_ATEN)
+        compile_for(cpu)
         with torch.no_grad():
-            torch._inductor.aot_compile(exported.module(), exported.example_inputs[0], options=settings(folder))
-        for operators in pathlib.Path(folder).glob("*.wrapper.json"):  # those that the library calls by name
-            operators.rename(os.path.join(folder, "step.json"))
+            if os.path.exists(os.path.join(folder, "model.json")):
+                export_model(program, folder, cpu)
+            else:
+                compile_step(program, folder)
     except Exception as error:  # noqa: BLE001: the message is all that the program can use
         if "InvalidCxxCompiler" in str(error):
             fail(NO_COMPILER, error)

@@ -3,6 +3,9 @@
 #include "compile/compile_tool.hpp"
 
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <c10/util/ScopeExit.h>
+#include <c10/util/hash.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -15,6 +18,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <thread>
 #include <vector>
 
 #include "checkpoint/file_descriptor.hpp"
@@ -30,12 +34,21 @@ namespace fs = std::filesystem;
 
 constexpr int kCannotStart = 127;
 
+/// The folder of LibTorch's libraries in this process; empty if the system does not tell.
+fs::path libraries_of_torch() {
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&at::get_num_threads), &info) == 0) return {};
+  return fs::path(info.dli_fname).parent_path();
+}
+
 /// Returns LINKBOY_PYTHON, the Python in whose site-packages this process's LibTorch is, or
 /// python3.
 std::string find_python() {
   if (const char* const chosen = std::getenv("LINKBOY_PYTHON");
-      chosen != nullptr && *chosen != '\0')
-    return chosen;
+      chosen != nullptr && *chosen != '\0') {
+    const bool is_path = std::string_view(chosen).find('/') != std::string_view::npos;
+    return is_path ? fs::absolute(chosen).string() : chosen;  // the script runs in another folder
+  }
   fs::path place = libraries_of_torch();  // PREFIX/lib/python3.x/site-packages/torch/lib
   for (int level = 0; level < 5; ++level) place = place.parent_path();
   const bool has_python = !place.empty() && fs::exists(place / "bin" / "python3");
@@ -74,10 +87,10 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 
 }  // namespace
 
-fs::path libraries_of_torch() {
-  Dl_info info{};
-  if (::dladdr(reinterpret_cast<const void*>(&at::get_num_threads), &info) == 0) return {};
-  return fs::path(info.dli_fname).parent_path();
+void load_libraries_of_torch() {
+  // If it fails, the loader of the package says what is missing.
+  [[maybe_unused]] static const void* const library =
+      ::dlopen((libraries_of_torch() / "libtorch.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
 }
 
 const std::string& compile_script() {
@@ -85,10 +98,30 @@ const std::string& compile_script() {
   return script;
 }
 
+std::string cpu_level() {
+#ifdef __x86_64__
+  const std::string capability = at::get_cpu_capability();
+  return capability == "AVX512" ? "x86-64-v4" : capability == "AVX2" ? "x86-64-v3" : "x86-64";
+#else
+  std::ifstream file("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(file, line) && !line.starts_with("Features")) continue;
+  return c10::str("like ", c10::sha1(line).str());
+#endif
+}
+
+void write_text(const fs::path& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  LINKBOY_CHECK_AS(CompileError, file, "cannot write ", path,
+                   ". Free space, or choose another folder.");
+}
+
 void run_compile_script(const fs::path& folder, c10::function_ref<void()> wait) {
   const std::string python = find_python();
-  std::vector<std::string> arguments = {python, "-I", folder / "compile.py",
-                                        folder / "program.json", folder};
+  write_text(folder / "compile.py", compile_script());
+  std::vector<std::string> arguments = {python, "-I", folder / "compile.py", folder, cpu_level()};
   std::vector<std::string> variables = variables_for(folder);
   const auto argv = pointers_to(arguments);
   const auto envp = pointers_to(variables);
@@ -97,7 +130,8 @@ void run_compile_script(const fs::path& folder, c10::function_ref<void()> wait) 
   const pid_t child = ::fork();
   LINKBOY_CHECK_AS(CompileError, child >= 0, "cannot start ", python, ": ", system_reason(errno),
                    ".");
-  if (child == 0) {  // only calls that are safe after fork in a program with threads
+  if (child == 0) {   // only calls that are safe after fork in a program with threads
+    ::setpgid(0, 0);  // Ctrl-C is for this program, which decides
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(kCannotStart);
     const int input = ::open("/dev/null", O_RDONLY);
@@ -112,7 +146,20 @@ void run_compile_script(const fs::path& folder, c10::function_ref<void()> wait) 
     ::_exit(kCannotStart);
   }
   int status = 0;
-  while (retry_if_interrupted([&] { return ::waitpid(child, &status, WNOHANG); }) == 0) wait();
+  auto kill_child = c10::make_scope_exit([&] {
+    ::kill(-child, SIGKILL);  // also the C++ compiler
+    ::kill(child, SIGKILL);
+    retry_if_interrupted([&] { return ::waitpid(child, &status, 0); });
+  });
+  pid_t ended = 0;
+  while ((ended = retry_if_interrupted([&] { return ::waitpid(child, &status, WNOHANG); })) == 0) {
+    std::this_thread::sleep_for(kPollInterval);
+    wait();
+  }
+  kill_child.release();
+  LINKBOY_CHECK_AS(CompileError, ended == child,
+                   "cannot wait for the compiler: ", system_reason(errno),
+                   ". Do not ignore SIGCHLD.");
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
   const std::string reason = last_line_of(errors);
   LINKBOY_CHECK_AS(CompileError, WIFEXITED(status), "the compiler was ended by signal ",
@@ -125,6 +172,8 @@ void run_compile_script(const fs::path& folder, c10::function_ref<void()> wait) 
     case 5:
       throw CompileError(c10::str("no C++ compiler was found (", reason,
                                   "). Install g++, or set CXX to a compiler."));
+    case 6:
+      throw CompileError(c10::str(python, " lacks a package: ", reason, ". Install it there."));
     case kCannotStart:
       throw CompileError(c10::str("cannot start ", python, ": ", reason,
                                   ". Install it, or set LINKBOY_PYTHON to a Python with torch ",

@@ -3,7 +3,6 @@
 #include "compile/package_cache.hpp"
 
 #include <c10/util/hash.h>
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <torch/csrc/inductor/aoti_runner/model_container_runner_cpu.h>
@@ -11,7 +10,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <thread>
@@ -30,36 +28,22 @@ using std::chrono::steady_clock;
 
 constexpr const char* kLibrary = "step.so";
 constexpr const char* kOperators = "step.json";  // if the library calls operators by name
-constexpr const char* kManifest = "manifest.json";
-constexpr auto kPollInterval = std::chrono::milliseconds(50);
+constexpr const char* kBuilding = ".building.";
 constexpr auto kTellInterval = std::chrono::seconds(10);
+constexpr auto kLongestBuild = std::chrono::hours(24);
 
 std::string contents_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-void write(const fs::path& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  LINKBOY_CHECK_AS(CompileError, file, "cannot write ", path,
-                   "; free space, or choose another cache.");
-}
-
 std::string digest_of_code(const fs::path& folder) {
   return c10::sha1(contents_of(folder / kLibrary) + contents_of(folder / kOperators)).str();
 }
 
-/// Returns a text that differs between CPUs with different instructions.
-std::string instructions_of_cpu() {
-  std::ifstream file("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(file, line)) {
-    if (line.starts_with("flags") || line.starts_with("Features")) break;
-  }
-  const char* const capability = std::getenv("ATEN_CPU_CAPABILITY");
-  return line + (capability != nullptr ? capability : "");
+bool can_others_write(const struct stat& info) {
+  const bool is_own = info.st_uid == ::geteuid() || info.st_uid == 0;
+  return !is_own || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0;
 }
 
 /// Checks that nobody else can replace a file in the folder: a package is code.
@@ -69,13 +53,36 @@ void check_is_private(const fs::path& folder) {
     LINKBOY_CHECK_AS(CompileError, ::stat(place.c_str(), &info) == 0, "cannot read ", place, ": ",
                      system_reason(errno), ".");
     const bool is_own = info.st_uid == ::geteuid() || info.st_uid == 0;
-    const bool is_shared = (info.st_mode & (S_IWGRP | S_IWOTH)) != 0;
-    const bool is_protected = place != folder && (info.st_mode & S_ISVTX) != 0;
-    LINKBOY_CHECK_AS(CompileError, is_own && (!is_shared || is_protected), "the cache ", folder,
+    const bool is_protected = is_own && place != folder && (info.st_mode & S_ISVTX) != 0;
+    LINKBOY_CHECK_AS(CompileError, is_protected || !can_others_write(info), "the cache ", folder,
                      " may contain code of others: ", place,
                      " can be written by other users. "
                      "Choose a cache in a folder of your own.");
     if (place == place.parent_path()) return;
+  }
+}
+
+/// Whether the package's folder and files are its own, and nobody else can write to them.
+bool is_private_package(const fs::path& folder) {
+  for (const fs::path& place :
+       {folder, folder / kLibrary, folder / kOperators, folder / kManifest}) {
+    struct stat info {};
+    if (::lstat(place.c_str(), &info) != 0) {
+      if (errno == ENOENT && place.filename() == kOperators) continue;
+      return false;
+    }
+    if (S_ISLNK(info.st_mode) || can_others_write(info)) return false;
+  }
+  return true;
+}
+
+/// Creates folders that only this user can enter.
+void create_private_folders(const fs::path& folder) {
+  if (folder.empty() || fs::exists(folder)) return;
+  create_private_folders(folder.parent_path());
+  if (::mkdir(folder.c_str(), S_IRWXU) != 0 && errno != EEXIST) {
+    throw CompileError(c10::str("cannot create the cache ", folder, ": ", system_reason(errno),
+                                ". Choose another one."));
   }
 }
 
@@ -85,11 +92,10 @@ class Progress {
   Progress(std::string what, c10::function_ref<void(const std::string&)> tell)
       : what_(std::move(what)), tell_(tell) {}
 
-  void wait() {
-    std::this_thread::sleep_for(kPollInterval);
-    if (steady_clock::now() - start_ < kTellInterval * (num_told_ + 1)) return;
-    ++num_told_;
-    tell_(fmt::format("{}: {} s so far", what_, kTellInterval.count() * num_told_));
+  void tell_if_due() {
+    const bool is_due = steady_clock::now() - start_ >= kTellInterval * (num_told_ + 1);
+    if (is_due) ++num_told_;
+    tell_(is_due ? fmt::format("{}: {} s so far", what_, kTellInterval.count() * num_told_) : "");
   }
 
  private:
@@ -99,45 +105,81 @@ class Progress {
   int64_t num_told_ = 0;
 };
 
-/// A package needs the libraries of LibTorch by their names. The program need not be linked to all
-/// of them, and only it knows their folder.
-void load_libraries_of_torch() {
-  // If it fails, the loader of the package says what is missing.
-  [[maybe_unused]] static const void* const library =
-      ::dlopen((libraries_of_torch() / "libtorch.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
+bool is_building(const fs::path& path) {
+  return path.filename().string().find(kBuilding) != std::string::npos;
 }
 
-/// Removes the folders of killed builds.
+/// Removes the folders of killed builds. A build of another host cannot be asked whether it lives.
 void remove_unfinished_builds(const fs::path& cache) {
   for (const auto& entry : fs::directory_iterator(cache)) {
-    if (entry.path().extension() != ".building") continue;
-    const FileDescriptor folder(entry.path(), O_RDONLY | O_DIRECTORY);
-    if (folder && try_lock(folder) == 0 && is_at(folder, entry.path())) fs::remove_all(entry);
+    if (!is_building(entry.path())) continue;
+    const auto age = fs::file_time_type::clock::now() - entry.last_write_time();
+    if (age > kLongestBuild) fs::remove_all(entry);
   }
 }
+
+class MachineCode final : public CompiledPackage {
+ public:
+  explicit MachineCode(const fs::path& library) : runner_(library.string()) {}
+  std::vector<at::Tensor> run(std::vector<at::Tensor> inputs) override {
+    return runner_.boxed_run(std::move(inputs));
+  }
+
+ private:
+  torch::inductor::AOTIModelContainerRunnerCpu runner_;
+};
 
 }  // namespace
 
-CompiledPackage::CompiledPackage(const fs::path& folder) {
-  load_libraries_of_torch();
-  try {
-    runner_ = std::make_unique<torch::inductor::AOTIModelContainerRunnerCpu>(
-        (folder / kLibrary).string());
-  } catch (const std::exception&) {
-    throw CompileError(c10::str("cannot load the package ", folder, ": ",
-                                message_of(std::current_exception()), " Remove it."));
-  }
+json read_manifest(const fs::path& folder) {
+  if (!is_private_package(folder)) return nullptr;
+  json manifest = json::parse(contents_of(folder / kManifest), nullptr, /*allow_exceptions=*/false);
+  const auto is = [&](const char* key, json::value_t type) {
+    return manifest.is_object() && manifest.contains(key) && manifest[key].type() == type;
+  };
+  const bool is_whole =
+      is("key", json::value_t::string) && is("digest", json::value_t::string) &&
+      is("torch_version", json::value_t::string) && is("cpu", json::value_t::string) &&
+      is("num_calls", json::value_t::number_unsigned) &&
+      is("any_batch_size", json::value_t::boolean) &&
+      manifest["key"] == folder.filename().string() && manifest["digest"] == digest_of_code(folder);
+  return is_whole ? manifest : json();
 }
 
-CompiledPackage::~CompiledPackage() = default;
+BuildFolder::BuildFolder(const fs::path& target) {
+  std::string path = target.string() + kBuilding + "XXXXXX";
+  LINKBOY_CHECK_AS(CompileError, ::mkdtemp(path.data()) != nullptr, "cannot write to the cache ",
+                   target.parent_path(), ": ", system_reason(errno), ".");
+  path_ = path;
+}
 
-std::vector<at::Tensor> CompiledPackage::run(std::vector<at::Tensor> inputs) {
-  return runner_->boxed_run(std::move(inputs));
+BuildFolder::~BuildFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+void BuildFolder::commit(const fs::path& target) const {
+  for (const auto& entry : fs::directory_iterator(path_)) {
+    fs::permissions(entry, fs::perms::group_write | fs::perms::others_write,
+                    fs::perm_options::remove);
+  }
+  fs::remove_all(target);
+  fs::rename(path_, target);
+}
+
+std::shared_ptr<CompiledPackage> load_package(const fs::path& folder) {
+  load_libraries_of_torch();
+  try {
+    return std::make_shared<MachineCode>(folder / kLibrary);
+  } catch (const std::exception&) {
+    throw CompileError(
+        c10::str("cannot load the package ", folder, ": ", message_of(std::current_exception())));
+  }
 }
 
 PackageCache::PackageCache(fs::path folder) : folder_(std::move(folder)) {
   try {
-    if (fs::create_directories(folder_)) fs::permissions(folder_, fs::perms::owner_all);
+    create_private_folders(fs::absolute(folder_));
     folder_ = fs::canonical(folder_);
   } catch (const fs::filesystem_error& error) {
     throw CompileError(c10::str("cannot create the cache ", folder_, ": ", error.code().message(),
@@ -148,63 +190,76 @@ PackageCache::PackageCache(fs::path folder) : folder_(std::move(folder)) {
 
 fs::path PackageCache::path_of(const Program& program) const {
   const std::string key =
-      c10::str(program.text(), compile_script(), TORCH_VERSION, '\0', instructions_of_cpu());
+      c10::str(program.text(), compile_script(), TORCH_VERSION, '\0', cpu_level());
   return folder_ / c10::sha1(key).str();
 }
 
 fs::path PackageCache::find(const Program& program) const {
   const fs::path folder = path_of(program);
-  const json manifest = json::parse(contents_of(folder / kManifest), nullptr,
-                                    /*allow_exceptions=*/false);
-  if (!manifest.is_object() || manifest.value("key", "") != folder.filename() ||
-      manifest.value("digest", "") != digest_of_code(folder)) {
-    return {};
-  }
+  if (read_manifest(folder).is_null()) return {};
+  std::error_code ignored;  // the cache may be read-only
+  fs::last_write_time(folder / kManifest, fs::file_time_type::clock::now(), ignored);
   return folder;
 }
 
 fs::path PackageCache::build(const Program& program,
                              c10::function_ref<void(const std::string&)> tell) const {
-  const fs::path target = path_of(program);
-  const fs::path building = target.string() + ".building";
-  const std::string what = fmt::format("Compiling a step of {} calls", program.num_calls());
   try {
-    remove_unfinished_builds(folder_);
-    Progress waiting(what + " in another process", tell);
-    while (true) {
-      if (fs::path package = find(program); !package.empty()) return package;
-      fs::create_directory(building);
-      const FileDescriptor lock(building, O_RDONLY | O_DIRECTORY);
-      const int error = lock ? try_lock(lock) : errno;
-      if (error != 0 || !is_at(lock, building)) {
-        LINKBOY_CHECK_AS(CompileError, error == 0 || error == EWOULDBLOCK || error == ENOENT,
-                         "cannot lock ", building, ": ", system_reason(error), ".");
-        waiting.wait();
-        continue;
-      }
-      write(building / "program.json", program.text());
-      write(building / "compile.py", compile_script());
-      tell(what +
-           (program.has_any_size() ? " for batches of any size" : " for batches of one size"));
-      Progress progress(what, tell);
-      run_compile_script(building, [&] { progress.wait(); });
-      const json manifest = {{"key", target.filename()},
-                             {"digest", digest_of_code(building)},
-                             {"torch_version", TORCH_VERSION},
-                             {"num_calls", program.num_calls()}};
-      for (const auto& entry : fs::directory_iterator(building)) {
-        const fs::path name = entry.path().filename();
-        if (name != kLibrary && name != kOperators) fs::remove_all(entry);
-      }
-      write(building / kManifest, manifest.dump(1));
-      fs::remove_all(target);
-      fs::rename(building, target);
-      return target;
-    }
+    const fs::path package = find(program);
+    return package.empty() ? compile(program, tell) : package;
   } catch (const fs::filesystem_error& error) {
     throw CompileError(
         c10::str("cannot write to the cache ", folder_, ": ", error.code().message(), "."));
   }
+}
+
+std::shared_ptr<CompiledPackage> PackageCache::load(
+    const Program& program, c10::function_ref<void(const std::string&)> tell) const {
+  const fs::path package = build(program, tell);
+  try {
+    return load_package(package);
+  } catch (const CompileError&) {  // it may need another C library
+    std::error_code ignored;
+    fs::remove_all(package, ignored);
+    return load_package(build(program, tell));
+  }
+}
+
+fs::path PackageCache::compile(const Program& program,
+                               c10::function_ref<void(const std::string&)> tell) const {
+  const fs::path target = path_of(program);
+  const std::string what = fmt::format("Compiling a step of {} calls", program.num_calls());
+  remove_unfinished_builds(folder_);
+  // The lock saves work. Without locks, or on several hosts, each process compiles.
+  const FileDescriptor lock(target.string() + ".lock", O_RDWR | O_CREAT);
+  Progress waiting(what + " in another process", tell);
+  while (lock && try_lock(lock) == EWOULDBLOCK) {
+    std::this_thread::sleep_for(kPollInterval);
+    waiting.tell_if_due();
+  }
+  if (fs::path package = find(program); !package.empty()) return package;
+  const BuildFolder building(target);
+  write_text(building.path() / "program.json", program.text());
+  tell(what + (program.has_any_size() ? " for batches of any size" : " for batches of one size"));
+  Progress progress(what, tell);
+  run_compile_script(building.path(), [&] { progress.tell_if_due(); });
+  LINKBOY_CHECK_AS(CompileError,
+                   fs::is_regular_file(building.path() / kLibrary) &&
+                       fs::file_size(building.path() / kLibrary) > 0,
+                   "LibTorch's compiler ended without a library.");
+  const json manifest = {
+      {"key", target.filename()},         {"digest", digest_of_code(building.path())},
+      {"torch_version", TORCH_VERSION},   {"cpu", cpu_level()},
+      {"num_calls", program.num_calls()}, {"any_batch_size", program.has_any_size()}};
+  for (const auto& entry : fs::directory_iterator(building.path())) {
+    const fs::path name = entry.path().filename();
+    if (name != kLibrary && name != kOperators) fs::remove_all(entry);
+  }
+  write_text(building.path() / kManifest, manifest.dump(1));
+  building.commit(target);
+  std::error_code ignored;
+  fs::remove(target.string() + ".lock", ignored);
+  return target;
 }
 
 }  // namespace linkboy

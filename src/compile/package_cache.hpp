@@ -5,15 +5,12 @@
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "compile/program.hpp"
 #include "linkboy/error.hpp"
-
-namespace torch::inductor {
-class AOTIModelContainerRunner;
-}
 
 namespace linkboy {
 
@@ -23,44 +20,76 @@ class CompileError : public Error {
   using Error::Error;
 };
 
-/// A compiled program: machine code in a shared library.
+/// A compiled program.
 class CompiledPackage {
  public:
-  /// @throws CompileError if the library cannot be loaded.
-  explicit CompiledPackage(const std::filesystem::path& folder);
-  ~CompiledPackage();
+  virtual ~CompiledPackage() = default;
 
   /// Runs the program. Inputs that it writes are changed.
-  std::vector<at::Tensor> run(std::vector<at::Tensor> inputs);
+  virtual std::vector<at::Tensor> run(std::vector<at::Tensor> inputs) = 0;
+};
+
+/// Loads machine code from the library in a package's folder.
+/// @throws CompileError if the library cannot be loaded.
+std::shared_ptr<CompiledPackage> load_package(const std::filesystem::path& folder);
+
+inline constexpr const char* kManifest = "manifest.json";
+
+/// Returns the manifest of a package; null if the folder is not one, if it is damaged, or if others
+/// can write to it.
+nlohmann::json read_manifest(const std::filesystem::path& folder);
+
+/// The folder in which a package is made. The destructor removes it.
+class BuildFolder {
+ public:
+  /// @param target  The folder of the package.
+  /// @throws CompileError if its cache cannot be written.
+  explicit BuildFolder(const std::filesystem::path& target);
+  ~BuildFolder();
+  BuildFolder(const BuildFolder&) = delete;
+  BuildFolder& operator=(const BuildFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  /// Makes it the package, in place of one that may be there. Nobody else can write its files.
+  /// @throws std::filesystem::filesystem_error
+  void commit(const std::filesystem::path& target) const;
 
  private:
-  std::unique_ptr<torch::inductor::AOTIModelContainerRunner> runner_;
+  std::filesystem::path path_;
 };
 
 /// The folder with the packages of this user, one folder each. The name of a package is a digest of
-/// everything on which its code depends: the program, compile.py, the version of LibTorch and the
-/// instructions of the CPU. Several processes may use a cache at the same time.
+/// the program, compile.py, the version of LibTorch and the instructions of the CPU. Several
+/// processes may use a cache at the same time. It may be read-only, if it has all packages.
 class PackageCache {
  public:
-  /// Creates the folder if it does not exist.
+  /// Creates the folder, which only its owner can read, if it does not exist.
   /// @throws CompileError if it cannot be created, or if others could write packages into it.
   explicit PackageCache(std::filesystem::path folder);
 
-  /// Returns the folder of a program's package; empty if there is none. A damaged or foreign one is
-  /// not returned.
+  const std::filesystem::path& folder() const { return folder_; }
+
+  /// Returns the folder of a program's package; empty if there is none. A damaged or foreign one,
+  /// or one that others can write, is not returned.
   std::filesystem::path find(const Program& program) const;
 
-  /// Compiles a program with Python, unless another process does so at the same time, for which the
-  /// function then waits. A process that is killed leaves only an unfinished folder, which the next
-  /// one removes.
-  /// @param tell  Receives a line of progress from time to time.
-  /// @return The folder of the package.
-  /// @throws CompileError that says what to install or to change.
+  /// Returns the folder of a program's package. Compiles the program with Python if there is none,
+  /// or waits for another process that does so. A process that is killed leaves only an unfinished
+  /// folder, which a later one removes.
+  /// @param tell  Receives a line of progress from time to time, and more often an empty line. If
+  ///              it throws, the compiler is killed.
+  /// @throws CompileError that says what to install or to change, and what `tell` throws.
   std::filesystem::path build(const Program& program,
                               c10::function_ref<void(const std::string&)> tell) const;
 
+  /// Loads a program's package, as `build` does. One that cannot be loaded is compiled again.
+  std::shared_ptr<CompiledPackage> load(const Program& program,
+                                        c10::function_ref<void(const std::string&)> tell) const;
+
  private:
   std::filesystem::path path_of(const Program& program) const;
+  std::filesystem::path compile(const Program& program,
+                                c10::function_ref<void(const std::string&)> tell) const;
 
   std::filesystem::path folder_;
 };

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <utility>
 
+#include "data/batch_values.hpp"
+
 namespace linkboy {
 namespace {
 
@@ -18,6 +20,8 @@ using nlohmann::json;
 // Sizes that LibTorch's compiler may assume. It specialises a size of 1.
 constexpr int64_t kFewestSamples = 2;
 constexpr int64_t kMostSamples = 65536;
+// Of a batch with fewer samples, the parts would be too small or all of it.
+constexpr int64_t kFewestSamplesToDivide = 4;
 // The sizes in the program's text, so that it does not depend on the recorded batch.
 constexpr int64_t kSamplesInText = 8;
 
@@ -106,6 +110,36 @@ json as_json(const Recording& recording) {
           {"constants", recording.constants}};
 }
 
+BatchTensor batch_tensor_of(const json& input, const at::Tensor& tensor, bool has_samples) {
+  return {.name = input["name"],
+          .dtype = tensor.scalar_type(),
+          .shape = tensor.sizes().vec(),
+          .strides = tensor.strides().vec(),
+          .has_samples = has_samples};
+}
+
+/// Returns a batch of the first samples, which are repeated if there are too few.
+Batch with_size(const Batch& batch, int64_t num_samples) {
+  const at::Tensor indices = at::arange(num_samples).remainder(batch.size());
+  return map_tensors(batch, [&](const at::Tensor& tensor) {
+    const bool has_samples = tensor.dim() > 0 && tensor.size(0) == batch.size();
+    if (!has_samples) return tensor;
+    const at::Tensor result = tensor.index_select(0, indices);
+    // A batch of any size has its strides.
+    return at::empty_strided(result.sizes(), tensor.strides(), result.options()).copy_(result);
+  });
+}
+
+/// Returns the value that the recording with a batch of this size has.
+json with_sizes(const json& value, int64_t num_samples) {
+  if (value.is_object() && value.contains("size")) return size_at(value, num_samples);
+  json result = value;
+  if (value.is_structured()) {
+    for (json& part : result) part = with_sizes(part, num_samples);
+  }
+  return result;
+}
+
 /// Adds the tensors that a value refers to.
 void add_tensors(const json& value, std::set<int64_t>& tensors) {
   if (value.is_object() && value.contains("tensor")) tensors.insert(value["tensor"].get<int64_t>());
@@ -124,6 +158,26 @@ int64_t size_at(const json& size, int64_t num_samples) {
   if (!depends_on_batch(size)) return size.get<int64_t>();
   const json& parts = size["size"];
   return parts[0].get<int64_t>() * num_samples + parts[1].get<int64_t>();
+}
+
+Program Program::of(const Recording& whole, const Batch& batch,
+                    c10::function_ref<Recording(const Batch&)> record_batch) {
+  std::vector<Recording> recordings{whole};
+  std::vector<int64_t> sizes{batch.size()};
+  if (batch.size() > 0) {
+    const int64_t size =
+        batch.size() < kFewestSamplesToDivide ? batch.size() + 2 : batch.size() / 2;
+    try {
+      for (const int64_t other : {size, size + 1}) {
+        recordings.push_back(record_batch(with_size(batch, other)));
+        sizes.push_back(other);
+      }
+    } catch (const std::exception&) {  // the function needs batches of this size
+      recordings.resize(1);
+      sizes.resize(1);
+    }
+  }
+  return Program(recordings, sizes);
 }
 
 Program::Program(const std::vector<Recording>& recordings, const std::vector<int64_t>& sizes) {
@@ -145,12 +199,17 @@ Program::Program(const std::vector<Recording>& recordings, const std::vector<int
     }
   }
   has_any_size_ = fits;
-  use(fits ? program : programs.front());
+  use(fits ? program : programs.front(), recordings.front().input_tensors);
 }
 
 /// Sets the text and what a replay needs.
-void Program::use(const json& program) {
+void Program::use(const json& program, const std::vector<at::Tensor>& tensors) {
   constants_ = program["constants"];
+  calls_ = program["calls"];
+  all_inputs_ = program["inputs"];
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    state_.push_back(all_inputs_[i]["kind"] == "batch" ? at::Tensor() : tensors[i]);
+  }
   num_calls_ = program["calls"].size();
   std::set<int64_t> read;
   for (const json& call : program["calls"]) add_tensors(call["arguments"], read);
@@ -161,11 +220,12 @@ void Program::use(const json& program) {
   for (std::size_t i = 0; i < program["inputs"].size(); ++i) {
     json input = program["inputs"][i];
     const bool is_batch = input["kind"] == "batch";
-    if (is_batch) batch_.push_back(input);
+    const bool has_samples = !input["shape"].empty() && depends_on_batch(input["shape"][0]);
+    if (is_batch) batch_.push_back(batch_tensor_of(input, tensors[i], has_samples));
     if (!is_batch && !read.contains(input["id"].get<int64_t>())) continue;
     inputs_.push_back(i);
     input.erase("name");
-    input["has_samples"] = !input["shape"].empty() && depends_on_batch(input["shape"][0]);
+    input["has_samples"] = has_samples;
     for (json& size : input["shape"]) size = size_at(size, kSamplesInText);
     inputs.push_back(std::move(input));
   }
@@ -181,30 +241,39 @@ bool Program::fits(const Batch& batch) const {
   const int64_t num_samples = batch.size();
   const bool is_size_possible =
       !has_any_size_ || (num_samples >= kFewestSamples && num_samples <= kMostSamples);
-  return is_size_possible && is_like(batch, num_samples, /*compares_samples=*/true);
+  return is_size_possible && is_like(batch, /*compares_samples=*/true);
 }
 
 bool Program::fits_but_for_size(const Batch& batch) const {
-  return is_like(batch, batch.size(), /*compares_samples=*/false);
+  return is_like(batch, /*compares_samples=*/false);
 }
 
-bool Program::is_like(const Batch& batch, int64_t num_samples, bool compares_samples) const {
-  const auto is_same = [&](const json& sizes, c10::IntArrayRef values) {
-    if (sizes.size() != values.size()) return false;
-    for (std::size_t i = 0; i < values.size(); ++i) {
+bool Program::is_like(const Batch& batch, bool compares_samples) const {
+  const auto is_same = [&](const BatchTensor& expected, const auto& named) {
+    const auto& [name, tensor] = named;
+    if (expected.name != name || expected.dtype != tensor.scalar_type() ||
+        !tensor.device().is_cpu() || expected.shape.size() != tensor.sizes().size() ||
+        tensor.strides() != expected.strides) {
+      return false;
+    }
+    for (std::size_t i = 0; i < expected.shape.size(); ++i) {
       const bool is_compared = compares_samples || i > 0;
-      if (is_compared && size_at(sizes[i], num_samples) != values[i]) return false;
+      const int64_t size = i == 0 && expected.has_samples ? batch.size() : expected.shape[i];
+      if (is_compared && tensor.size(i) != size) return false;
     }
     return true;
   };
   return std::equal(batch_.begin(), batch_.end(), batch.tensors().begin(), batch.tensors().end(),
-                    [&](const json& input, const auto& named) {
-                      const at::Tensor& tensor = named.second;
-                      return input["name"] == named.first &&
-                             input["dtype"] == c10::toString(tensor.scalar_type()) &&
-                             is_same(input["shape"], tensor.sizes()) &&
-                             is_same(input["strides"], tensor.strides());
-                    });
+                    is_same);
+}
+
+Recording Program::expected(int64_t num_samples) const {
+  Recording recording;
+  recording.inputs = all_inputs_;
+  recording.input_tensors = state_;
+  recording.calls = with_sizes(calls_, num_samples);
+  recording.constants = with_sizes(constants_, num_samples);
+  return recording;
 }
 
 std::string difference(const Recording& first, const Recording& second) {

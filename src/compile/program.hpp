@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,15 @@ namespace linkboy {
 /// Returns a number of a program, which may depend on the batch: {"size": [factor, offset]}.
 int64_t size_at(const nlohmann::json& size, int64_t num_samples);
 
+/// A tensor of the batches for which a program is.
+struct BatchTensor {
+  std::string name;
+  at::ScalarType dtype;
+  std::vector<int64_t> shape, strides;
+  /// Whether dimension 0 has as many elements as the batch has samples, for any number of them.
+  bool has_samples;
+};
+
 /// What must be compiled: the calls of a recorded step, for batches of one size or of any.
 class Program {
  public:
@@ -23,6 +33,12 @@ class Program {
   /// size.
   /// @param sizes  The number of samples of each recording.
   Program(const std::vector<Recording>& recordings, const std::vector<int64_t>& sizes);
+
+  /// Records a function also with two other numbers of samples, to learn which numbers follow the
+  /// size of a batch.
+  /// @param whole  The recording with the batch itself.
+  static Program of(const Recording& whole, const Batch& batch,
+                    c10::function_ref<Recording(const Batch&)> record_batch);
 
   /// The file that compile.py reads. Equal programs have equal texts.
   const std::string& text() const { return text_; }
@@ -33,6 +49,9 @@ class Program {
   const std::vector<std::size_t>& inputs() const { return inputs_; }
   /// The constants of the recordings, whose numbers may depend on the batch.
   const nlohmann::json& constants() const { return constants_; }
+  const std::vector<BatchTensor>& batch() const { return batch_; }
+  /// What a recording with a batch that fits must be.
+  Recording expected(int64_t num_samples) const;
 
   /// Whether the program works for a batch.
   bool fits(const Batch& batch) const;
@@ -40,19 +59,22 @@ class Program {
   bool fits_but_for_size(const Batch& batch) const;
 
  private:
-  void use(const nlohmann::json& program);
-  bool is_like(const Batch& batch, int64_t num_samples, bool compares_samples) const;
+  void use(const nlohmann::json& program, const std::vector<at::Tensor>& tensors);
+  bool is_like(const Batch& batch, bool compares_samples) const;
 
   std::string text_;
   bool has_any_size_ = false;
   std::size_t num_calls_ = 0;
   std::vector<std::size_t> inputs_;
   nlohmann::json constants_;
-  std::vector<nlohmann::json> batch_;  // its inputs
+  nlohmann::json calls_;
+  std::vector<BatchTensor> batch_;
+  nlohmann::json all_inputs_;        // of the recordings
+  std::vector<at::Tensor> state_{};  // their tensors, without those of the batch
 };
 
 /// Describes the first difference of two recordings of a step that ought to be equal; empty if they
-/// are.
+/// are. Does not compare the tensors of the batch.
 std::string difference(const Recording& first, const Recording& second);
 
 }  // namespace linkboy

@@ -12,8 +12,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <mutex>
+#include <functional>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -29,10 +30,16 @@ using nlohmann::json;
 /// backend, so that the recorder also sees the calls that create tensors. Functions that do not
 /// record are not affected, because they do not include the key.
 constexpr auto kKey = c10::DispatchKey::Fake;
+// Larger tensors are not searched for values that the host has written.
+constexpr std::size_t kMostDigestedBytes = 1 << 20;
 
 json number(double value) {
   if (std::isfinite(value)) return value;
   return {{"float", std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"}};
+}
+
+bool is_plain_memory(const at::Tensor& tensor) {
+  return tensor.layout() == c10::kStrided && tensor.has_storage();
 }
 
 json description_of(const at::Tensor& tensor) {
@@ -44,6 +51,29 @@ json description_of(const at::Tensor& tensor) {
 
 const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+/// Returns a tensor of all memory that a tensor's storage has.
+at::Tensor whole_storage_of(const at::Tensor& tensor) {
+  const auto num_elements =
+      static_cast<int64_t>(tensor.storage().nbytes() / tensor.dtype().itemsize());
+  return at::empty({0}, tensor.options()).set_(tensor.storage(), 0, {num_elements}, {1});
+}
+
+/// Whether a tensor is all of its storage, so that offsets of views count from its start.
+bool is_whole(const at::Tensor& tensor) {
+  return tensor.storage_offset() == 0 && tensor.is_contiguous() &&
+         tensor.nbytes() == tensor.storage().nbytes();
+}
+
+/// Returns a digest of the contents of a small storage; 0 for a large one.
+std::size_t digest_of(const c10::StorageImpl* storage) {
+  if (storage == nullptr || storage->nbytes() > kMostDigestedBytes || storage->nbytes() == 0 ||
+      !storage->device().is_cpu()) {
+    return 0;
+  }
+  return std::hash<std::string_view>()(
+      {static_cast<const char*>(storage->data()), storage->nbytes()});
 }
 
 class Recorder {
@@ -67,6 +97,7 @@ class Recorder {
     at::ScalarType dtype;
     std::vector<int64_t> shape, strides;
     int64_t offset;
+    bool is_whole;  // all of its storage
   };
 
   int64_t define(const at::Tensor& tensor);
@@ -75,31 +106,33 @@ class Recorder {
   json encode(const at::Tensor& tensor, bool is_read, const std::string& reader);
   json encode(const c10::IValue& value, const c10::Type& type, bool is_read,
               const std::string& reader);
-  void before_write(const at::Tensor& tensor);
+  void check_host_has_not_written(const c10::StorageImpl* storage, const std::string& reader);
+  void before_write(const at::Tensor& tensor, const std::string& writer);
   void add_problem(std::string problem);
 
   Recording& recording_;
-  std::mutex mutex_;
   int64_t num_ids_ = 0;
   std::unordered_map<const c10::TensorImpl*, Value> values_;
   std::unordered_multimap<const c10::StorageImpl*, Value> by_storage_;
-  std::unordered_set<const c10::StorageImpl*> inputs_;   // storages of inputs
+  std::unordered_map<const c10::StorageImpl*, std::size_t> digests_;  // after the last call
+  std::unordered_multiset<const c10::StorageImpl*> inputs_;           // storages of inputs
+  std::vector<const void*> memory_;                                   // of the inputs at the start
   std::unordered_set<const c10::StorageImpl*> written_;  // those of them that were written
   std::unordered_set<const c10::StorageImpl*> empty_;    // made by a call, and not yet written
   at::Tensor generator_state_;                           // after the last call that has used it
 };
 
-std::mutex one_at_a_time;
-std::atomic<Recorder*> active{nullptr};  // a backward pass may call from another thread
-thread_local bool is_recording = false;
+thread_local Recorder* active = nullptr;
+/// Calls of threads that do not record themselves, but for which one does: those of autograd.
+std::atomic<int64_t> num_calls_of_other_threads = 0;
 
 void fallback(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
               torch::jit::Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard without_recorder(kKey);
   keys = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
-  Recorder* const recorder = active.load();
-  recorder != nullptr ? recorder->on_call(called, keys, stack)
-                      : called.redispatchBoxed(keys, stack);
+  if (active != nullptr) return active->on_call(called, keys, stack);
+  ++num_calls_of_other_threads;
+  called.redispatchBoxed(keys, stack);
 }
 
 int64_t Recorder::define(const at::Tensor& tensor) {
@@ -112,10 +145,12 @@ int64_t Recorder::define(const at::Tensor& tensor) {
       tensor.scalar_type(),
       tensor.sizes().vec(),
       tensor.strides().vec(),
-      0};
+      0,
+      false};
   if (storage != nullptr) {
     value.storage = tensor.storage().getWeakStorageImpl();
     value.offset = tensor.storage_offset();
+    value.is_whole = is_whole(tensor);
     by_storage_.emplace(storage, value);
   }
   values_.insert_or_assign(tensor.unsafeGetTensorImpl(), std::move(value));
@@ -123,31 +158,46 @@ int64_t Recorder::define(const at::Tensor& tensor) {
 }
 
 void Recorder::add_input(const char* kind, const std::string& name, const at::Tensor& tensor) {
+  if (!is_plain_memory(tensor)) {
+    return add_problem(c10::str("the tensor \"", name, "\" has the layout ", tensor.layout()));
+  }
   json input = description_of(tensor);
   input["id"] = define(tensor);
   input["kind"] = kind;
   input["name"] = name;
   recording_.inputs.push_back(std::move(input));
   recording_.input_tensors.push_back(tensor);
+  memory_.push_back(tensor.const_data_ptr());
   inputs_.insert(storage_of(tensor));
+  digests_.emplace(storage_of(tensor), digest_of(storage_of(tensor)));
 }
 
 const Recorder::Value* Recorder::find(const at::Tensor& tensor) const {
-  const auto known = values_.find(tensor.unsafeGetTensorImpl());
-  if (known != values_.end()) return &known->second;
-  // Autograd's saved tensors, detach() and data() make tensors without a call.
-  const auto [begin, end] = by_storage_.equal_range(storage_of(tensor));
-  const auto same = std::find_if(begin, end, [&](const auto& entry) {
-    const Value& value = entry.second;
+  const auto is_like = [&](const Value& value) {
     return value.dtype == tensor.scalar_type() && value.offset == tensor.storage_offset() &&
            tensor.sizes() == value.shape && tensor.strides() == value.strides;
-  });
+  };
+  const auto known = values_.find(tensor.unsafeGetTensorImpl());
+  // set_data() gives a tensor other memory without a call.
+  if (known != values_.end() && is_like(known->second) &&
+      known->second.storage->_unsafe_get_target() == storage_of(tensor)) {
+    return &known->second;
+  }
+  // Autograd's saved tensors, detach() and data() make tensors without a call.
+  const auto [begin, end] = by_storage_.equal_range(storage_of(tensor));
+  const auto same =
+      std::find_if(begin, end, [&](const auto& entry) { return is_like(entry.second); });
   return same == end ? nullptr : &same->second;
 }
 
 json Recorder::encode(const at::Tensor& tensor, bool is_read, const std::string& reader) {
   if (!tensor.defined()) return nullptr;
+  if (!is_plain_memory(tensor)) {
+    add_problem(c10::str(reader, " has a tensor of layout ", tensor.layout()));
+    return nullptr;
+  }
   const auto* const storage = storage_of(tensor);
+  if (!empty_.contains(storage)) check_host_has_not_written(storage, reader);
   if (const Value* value = find(tensor)) {
     if (is_read && storage != nullptr && empty_.contains(storage)) {
       add_problem(reader +
@@ -159,10 +209,13 @@ json Recorder::encode(const at::Tensor& tensor, bool is_read, const std::string&
   if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
     return encode(tensor.item(), *c10::NumberType::get(), is_read, reader);
   }
-  const auto base = by_storage_.find(storage);
-  if (storage != nullptr && base != by_storage_.end()) {
-    if (base->second.dtype != tensor.scalar_type()) {
-      add_problem(reader + " reads the memory of a tensor with another dtype");
+  const auto [begin, end] = by_storage_.equal_range(storage);
+  if (begin != end) {
+    const auto base = std::find_if(begin, end, [&](const auto& entry) {
+      return entry.second.is_whole && entry.second.dtype == tensor.scalar_type();
+    });
+    if (base == end) {
+      add_problem(reader + " reads a part of a tensor that no call has taken");
       return nullptr;
     }
     // A view that no call has made.
@@ -220,16 +273,25 @@ json Recorder::encode(const c10::IValue& value, const c10::Type& type, bool is_r
   return nullptr;
 }
 
+void Recorder::check_host_has_not_written(const c10::StorageImpl* storage,
+                                          const std::string& reader) {
+  const auto digest = digests_.find(storage);
+  if (digest == digests_.end() || digest->second == digest_of(storage)) return;
+  add_problem(reader +
+              " reads a tensor that was written without a call of ATen (with data_ptr, an accessor "
+              "or a collective)");
+}
+
 /// Keeps the values of an input, so that the recording can be undone.
-void Recorder::before_write(const at::Tensor& tensor) {
+void Recorder::before_write(const at::Tensor& tensor, const std::string& writer) {
   const auto* const storage = storage_of(tensor);
   empty_.erase(storage);
   if (!inputs_.contains(storage) || !written_.insert(storage).second) return;
-  for (const at::Tensor& input : recording_.input_tensors) {
-    if (storage_of(input) == storage) {
-      recording_.written.push_back({input, input.detach().clone(), {}});
-    }
+  if (inputs_.count(storage) > 1) {
+    add_problem(writer + " writes to memory that several inputs share");
   }
+  const at::Tensor whole = whole_storage_of(tensor);
+  recording_.written.push_back({whole, whole.clone(), {}});
 }
 
 void Recorder::add_problem(std::string problem) {
@@ -245,13 +307,22 @@ void Recorder::on_call(const c10::OperatorHandle& called, c10::DispatchKeySet ke
   const std::string& name = schema.name();
   const bool is_random = called.hasTag(at::Tag::nondeterministic_seeded);
   json arguments = json::array();
+  std::vector<const c10::StorageImpl*> changed;
   {
-    const std::lock_guard lock(mutex_);
+    const auto write = [&](const at::Tensor& tensor) {
+      if (!tensor.defined() || !is_plain_memory(tensor)) return;
+      before_write(tensor, name);
+      changed.push_back(storage_of(tensor));
+    };
     if (called.hasTag(at::Tag::data_dependent_output) ||
         called.hasTag(at::Tag::dynamic_output_shape)) {
       add_problem(name +
                   " lets the values of a tensor decide what the step does (item(), a branch, "
                   "a selection)");
+    }
+    if (name == "aten::mkldnn_rnn_layer_backward") {
+      add_problem(name +
+                  " needs a workspace, which the fused LSTM makes only if gradients are enabled");
     }
     if (is_random && !at::equal(generator_state_, rng_state_of(c10::kCPU))) {
       add_problem(name +
@@ -265,27 +336,30 @@ void Recorder::on_call(const c10::OperatorHandle& called, c10::DispatchKeySet ke
       arguments.push_back(
           encode(values[i], *schema.arguments()[i].real_type(), alias == nullptr, name));
       if (alias == nullptr || !alias->isWrite()) continue;
-      if (values[i].isTensor() && values[i].toTensor().defined()) {
-        before_write(values[i].toTensor());
+      if (values[i].isTensor()) {
+        write(values[i].toTensor());
       } else if (values[i].isTensorList()) {
-        for (const at::Tensor& tensor : values[i].toTensorVector()) before_write(tensor);
+        for (const at::Tensor& tensor : values[i].toTensorVector()) write(tensor);
       }
     }
-    if (name == "aten::native_batch_norm") {
+    if (name == "aten::native_batch_norm" && values[5].toBool()) {  // in training
       for (const int i : {3, 4}) {  // the running statistics, whose writes the schema does not name
-        if (values[i].isTensor() && values[i].toTensor().defined()) {
-          before_write(values[i].toTensor());
-        }
+        if (values[i].isTensor()) write(values[i].toTensor());
       }
     }
   }
   called.redispatchBoxed(keys, stack);
-  const std::lock_guard lock(mutex_);
   if (is_random) generator_state_ = rng_state_of(c10::kCPU);
   const bool is_empty = name.find("empty") != std::string::npos;
   const auto define_result = [&](const at::Tensor& tensor) -> json {
     // The result of a call in place is its argument.
-    if (!tensor.defined() || values_.contains(tensor.unsafeGetTensorImpl())) return nullptr;
+    if (!tensor.defined()) return nullptr;
+    if (!is_plain_memory(tensor)) {
+      add_problem(c10::str(name, " returns a tensor of layout ", tensor.layout()));
+      return nullptr;
+    }
+    if (find(tensor) != nullptr && values_.contains(tensor.unsafeGetTensorImpl())) return nullptr;
+    changed.push_back(storage_of(tensor));
     if (is_empty) empty_.insert(storage_of(tensor));
     return define(tensor);
   };
@@ -301,6 +375,7 @@ void Recorder::on_call(const c10::OperatorHandle& called, c10::DispatchKeySet ke
       results.push_back(nullptr);
     }
   }
+  for (const auto* const storage : changed) digests_[storage] = digest_of(storage);
   recording_.calls.push_back({{"operator", name},
                               {"overload", schema.overload_name()},
                               {"arguments", std::move(arguments)},
@@ -311,6 +386,12 @@ void Recorder::finish() {
   for (const at::Tensor& output : recording_.output_tensors) {
     const json value = encode(output, /*is_read=*/true, "an output");
     recording_.outputs.push_back(value.is_null() ? value : value["tensor"]);
+  }
+  for (std::size_t i = 0; i < memory_.size(); ++i) {
+    if (memory_[i] == recording_.input_tensors[i].const_data_ptr()) continue;
+    add_problem(c10::str("the step gives the tensor \"",
+                         recording_.inputs[i]["name"].get<std::string>(),
+                         "\" other memory (with set_data or resize_)"));
   }
 }
 
@@ -323,30 +404,33 @@ Recording record(const std::vector<ProgramInput>& inputs,
     library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
     return library;
   }();
-  LINKBOY_CHECK(!is_recording,
+  LINKBOY_CHECK(active == nullptr,
                 "a step that is being recorded records another one: its Trainer trains a compiled "
                 "step within a step. Train the inner one with ExecutionMode::eager.");
-  const std::lock_guard lock(one_at_a_time);
   Recording recording;
   Recorder recorder(inputs, recording);
+  const int64_t num_others = num_calls_of_other_threads;
   {
     const at::Tensor generator = rng_state_of(c10::kCPU);
     active = &recorder;
-    is_recording = true;
     const auto undo = c10::make_scope_exit([&] {
       active = nullptr;
-      is_recording = false;
       const at::NoGradGuard no_grad;
       for (WrittenTensor& each : recording.written) {
-        each.after = each.tensor.detach().clone();
-        each.tensor.detach().copy_(each.before);
+        each.after = each.tensor.clone();
+        each.tensor.copy_(each.before);
       }
+      recording.generator_after = rng_state_of(c10::kCPU);
       set_rng_state_of(c10::kCPU, generator);
     });
     const c10::impl::IncludeDispatchKeyGuard with_recorder(kKey);
     recording.output_tensors = function();
+    const c10::impl::ExcludeDispatchKeyGuard without_recorder(kKey);
+    recorder.finish();
   }
-  recorder.finish();
+  if (num_calls_of_other_threads != num_others) {
+    recording.problems.emplace_back("a part of the step runs in another thread");
+  }
   return recording;
 }
 

@@ -18,7 +18,8 @@ struct ProgramInput {
   at::Tensor tensor;
 };
 
-/// A tensor that a recorded function has changed, with a copy of its values before and after.
+/// All of an input's memory that a recorded function has changed, with copies of it before and
+/// after.
 struct WrittenTensor {
   at::Tensor tensor;
   at::Tensor before;
@@ -43,13 +44,15 @@ struct Recording {
   /// What the function has returned.
   std::vector<at::Tensor> output_tensors{};
   std::vector<WrittenTensor> written{};
+  /// The state of the CPU's default random number generator after the function.
+  at::Tensor generator_after{};
   /// Why the calls must not be compiled; empty if they may be.
   std::vector<std::string> problems{};
 };
 
 /// Runs `function` and records the ATen calls that it makes on this thread, including those of
-/// backward passes. Afterwards the inputs and the default random number generator of the CPU are as
-/// before. One function at a time is recorded in a process; other threads wait.
+/// backward passes. Afterwards the memory of the inputs and the default random number generator of
+/// the CPU are as before.
 /// @param function  Returns the outputs.
 /// @throws Error if `function` itself records another one, and what it throws.
 Recording record(const std::vector<ProgramInput>& inputs,

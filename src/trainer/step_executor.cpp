@@ -45,6 +45,8 @@ class Trainer::Implementation::GraphExecutor final : public StepExecutor {
     return step_->run(batch, window);
   }
 
+  bool makes_backward_pass() const override { return true; }
+
  private:
   Implementation& trainer_;
   StepWork work_;
@@ -60,8 +62,12 @@ StepWork Trainer::Implementation::RunSetUp::step_work(bool is_training) const {
           },
       .is_training = is_training,
       .tensors = [&of] { return of.modules_.all_tensors(of.optimizers_.parameters()); },
-      .mode = [&of] { return of.modules_.modes(); },
-      .device = of.accelerator_->device(),
+      .mode = [&of] { return of.modules_.digest_of_modes(); },
+      .batch_size =
+          [&of, is_training] {
+            return is_training ? of.run_->data.train_dataloader->batch_size() : 0;
+          },
+      .is_stop_requested = [&of] { return of.stop_.is_requested(); },
       .log = [&of](LogLevel level, std::string_view message) { of.trainer_.log(level, message); }};
 }
 

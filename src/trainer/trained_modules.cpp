@@ -2,8 +2,11 @@
 
 #include "trainer/trained_modules.hpp"
 
+#include <c10/util/hash.h>
+
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "checkpoint/checkpoint_keys.hpp"
 #include "linkboy/error.hpp"
@@ -48,28 +51,34 @@ std::unordered_set<const c10::TensorImpl*> TrainedModules::parameter_identities(
 }
 
 NamedTensors TrainedModules::all_tensors(const std::vector<at::Tensor>& others) const {
-  NamedTensors tensors = model_.named_tensors();
+  NamedTensors tensors;
+  std::unordered_set<const c10::TensorImpl*> known;  // a module may be part of several
+  const auto add = [&](std::string name, const at::Tensor& tensor) {
+    if (known.insert(tensor.unsafeGetTensorImpl()).second) {
+      tensors.emplace_back(std::move(name), tensor);
+    }
+  };
+  for (auto& [name, tensor] : model_.named_tensors()) add(std::move(name), tensor);
   for (std::size_t i = 0; i < registered_.size(); ++i) {
-    for (auto& [name, tensor] : named_tensors_of(*registered_[i])) {
-      tensors.emplace_back(c10::str("registered ", i, ": ", name), std::move(tensor));
+    for (const auto& [name, tensor] : named_tensors_of(*registered_[i])) {
+      add(c10::str("registered ", i, ": ", name), tensor);
     }
   }
-  for (const at::Tensor& other : others) {
-    const bool is_known = std::ranges::any_of(
-        tensors, [&](const auto& named) { return named.second.is_same(other); });
-    if (!is_known) tensors.emplace_back(c10::str("parameter ", tensors.size()), other);
-  }
+  for (const at::Tensor& other : others) add(c10::str("parameter ", tensors.size()), other);
   return tensors;
 }
 
-std::string TrainedModules::modes() const {
-  std::string modes = model_.is_training() ? "T" : "E";
+std::size_t TrainedModules::digest_of_modes() const {
+  std::size_t digest = model_.is_training();
   const auto add = [&](torch::nn::Module& module) {
-    for (const auto& each : module.modules()) modes += each->is_training() ? 'T' : 'E';
+    const torch::nn::Module::ConstModuleApplyFunction add_one = [&](const auto& each) {
+      digest = c10::hash_combine(digest, each.is_training());
+    };
+    std::as_const(module).apply(add_one);
   };
   if (model_.module()) add(*model_.module());
   for (const auto& module : registered_) add(*module);
-  return modes;
+  return digest;
 }
 
 StateDict TrainedModules::registered_states() const {

@@ -40,10 +40,10 @@ class TrainedModules {
   /// The identities of all parameters.
   std::unordered_set<const c10::TensorImpl*> parameter_identities() const;
 
-  /// All tensors of the modules, and those of `others` that are not among them.
+  /// All tensors of the modules and of `others`, each once.
   NamedTensors all_tensors(const std::vector<at::Tensor>& others) const;
-  /// A text that says which modules are in training mode.
-  std::string modes() const;
+  /// A number that differs if other modules are in training mode.
+  std::size_t digest_of_modes() const;
 
   /// The state dicts of the registered modules that have tensors.
   StateDict registered_states() const;

@@ -82,8 +82,8 @@ StepOutput Trainer::forward(const Batch& batch) {
 void Trainer::backward(const StepOutput& output) {
   // The ranks agree on a stop while the device computes.
   if (is_update_due() && !impl_->stop_.has_begun()) impl_->stop_.begin();
-  const bool is_made_by_executor = impl_->run_->executor && !output.loss.requires_grad();
-  if (!is_made_by_executor) impl_->backward_pass(output);
+  const StepExecutor* const executor = impl_->run_->executor.get();
+  if (executor == nullptr || !executor->makes_backward_pass()) impl_->backward_pass(output);
 }
 
 void Trainer::update() {

@@ -29,6 +29,8 @@ void expect_losses_of_eager(const MakeModel& make_model, const LossFunction& los
     CompiledRun run(model, loss, std::make_shared<Optimizer>(model.parameters(), 1e-3));
     run.train(mode, {.train_dataset = data, .per_device_batch_size = kBatch, .num_epochs = 5});
     losses[mode == ExecutionMode::compiled] = run.losses();
+    // Compiling calls it four times, and then the second micro-step and each epoch once.
+    EXPECT_EQ(run.num_calls, mode == ExecutionMode::eager ? 30 : 4 + 5);
   }
   EXPECT_EQ(losses[0].size(), 30U);
   EXPECT_LE(largest_difference(losses[1], losses[0]), tolerance);

@@ -1,4 +1,5 @@
-// ExecutionMode::compiled in combination with what a run can have.
+// Steps that LibTorch's compiler has compiled. interpreted_steps_test.cpp has all that needs no
+// compiler.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -76,28 +77,6 @@ TEST(CompiledStepsTest, DropoutBatchNormAndTheOddBatchHaveTheResultsOfEagerSteps
   expect_results_of_eager(options);
 }
 
-TEST(CompiledStepsTest, AccumulationAndClippingHaveTheResultsOfEagerSteps) {
-  TrainOptions options = options_of_run();
-  options.gradient_accumulation_steps = 2;
-  options.gradient_clip_norm = 0.1;
-  expect_results_of_eager(options);
-}
-
-TEST(CompiledStepsTest, FrozenLayersAreCompiledAgainWhenTheyAreTrained) {
-  TrainOptions options = options_of_run();
-  NetRun eager, compiled;
-  for (NetRun* run : {&eager, &compiled}) {
-    const auto train_first_layer = [net = run->net](bool on) {
-      for (auto& parameter : net->layers[0]->parameters()) parameter.requires_grad_(on);
-    };
-    train_first_layer(false);
-    run->trainer.callback_handler().add(make<LambdaCallback>(
-        {.on_training_run_epoch_end = [=](Trainer&) { train_first_layer(true); }}));
-    run->train(run == &eager ? ExecutionMode::eager : ExecutionMode::compiled, options);
-  }
-  EXPECT_LE(largest_difference(compiled.losses(), eager.losses()), 1e-5);
-}
-
 TEST(CompiledStepsTest, Bf16HasTheResultsOfEagerSteps) {
   expect_results_of_eager(options_of_run(), Precision::bf16, 0.02);
 }
@@ -127,46 +106,6 @@ TEST(CompiledStepsTest, AResumedRunIsBitIdenticalToAWholeOne) {
   }
 }
 
-/// Multiplies the loss by a number of the host.
-struct WeightedTrainer : QuietTrainer {
-  using QuietTrainer::QuietTrainer;
-  StepOutput calculate_train_batch_loss(const Batch& batch) override {
-    StepOutput output = QuietTrainer::calculate_train_batch_loss(batch);
-    output.loss = output.loss * weight();
-    return output;
-  }
-  std::function<double()> weight;
-};
-
-TEST(CompiledStepsTest, AStepThatDoesOtherWorkEachTimeRunsEagerlyAfterOneWarning) {
-  const auto run = [](ExecutionMode mode, CompileOptions::OnFailure on_failure) {
-    auto toy = std::make_unique<ToyOf<WeightedTrainer>>(CallbackList{}, 0.1,
-                                                        AcceleratorOptions{.device = "cpu"});
-    toy->trainer.weight = [trainer = &toy->trainer] {
-      return 1.0 + static_cast<double>(trainer->num_updates());
-    };
-    toy->train({.train_dataset = toy_data(32),
-                .per_device_batch_size = 8,
-                .num_epochs = 2,
-                .execution_mode = mode,
-                .create_step_executor_fn =
-                    compiled_steps({.on_failure = on_failure, .cache = test_cache()})});
-    return toy;
-  };
-  const auto eager = run(ExecutionMode::eager, CompileOptions::OnFailure::error);
-  const auto compiled = run(ExecutionMode::compiled, CompileOptions::OnFailure::eager);
-  for (std::size_t i = 0; i < eager->model->parameters().size(); ++i) {
-    EXPECT_TRUE(torch::allclose(compiled->model->parameters()[i], eager->model->parameters()[i],
-                                1e-5, 1e-6));
-  }
-  const auto& lines = compiled->trainer.lines;
-  const auto is_warning = [](const std::string& line) { return line.starts_with("WARNING"); };
-  EXPECT_EQ(std::count_if(lines.begin(), lines.end(), is_warning), 1);
-  EXPECT_THAT(lines, Contains(HasSubstr("it does other work each time (call")));
-  EXPECT_ERROR(run(ExecutionMode::compiled, CompileOptions::OnFailure::error),
-               "To continue eagerly, set CompileOptions::on_failure");
-}
-
 TEST(CompiledStepsTest, WithoutACompilerARunTrainsEagerly) {
   const TemporaryFolder cache;
   NetRun eager, compiled;
@@ -179,19 +118,6 @@ TEST(CompiledStepsTest, WithoutACompilerARunTrainsEagerly) {
   compiled.trainer.train(options);
   EXPECT_TRUE(bit_equal(compiled.net->parameters(), eager.net->parameters()));
   EXPECT_THAT(compiled.trainer.lines, Contains(HasSubstr("no C++ compiler was found")));
-}
-
-TEST(CompiledStepsTest, ABatchWithValuesRunsEagerly) {
-  ToyOf<QuietTrainer> toy({}, 0.1, {.device = "cpu"});
-  const Transform with_name = [](Batch batch, const TransformContext&) {
-    batch.set_value("name", "file");
-    return batch;
-  };
-  toy.train({.train_dataset = toy_data(8),
-             .train_dataloader_options = {.transform = with_name},
-             .execution_mode = ExecutionMode::compiled,
-             .create_step_executor_fn = compiled_steps({.cache = test_cache()})});
-  EXPECT_THAT(toy.trainer.lines, Contains(HasSubstr("a batch has the value \"name\"")));
 }
 
 }  // namespace

@@ -65,7 +65,7 @@ inline const std::vector<Setting>& all_settings() {
       {"evaluate_before", {"no", "yes"}},
       {"evaluate_now", {"no", "epoch_start", "update_end", "epoch_end"}},
       {"predict_in", {"no", "update_end", "epoch_end"}},
-      {"execution", {"eager", "graph"}},
+      {"execution", {"eager", "graph", "compiled"}},
       {"channels_last", {"no", "yes"}},
       {"activation_checkpoint", {"no", "yes"}},
       {"weight_by_batch_size", {"no", "yes"}},
@@ -217,8 +217,9 @@ class Combination {
     // The order matters: a rule sees what the rules before it have reset.
     static constexpr Rule kRules[] = {
         {"optimizer=lbfgs",
-         "clip_norm clip_value weight_by_batch_size execution zero_stage second_optimizer "
+         "clip_norm clip_value weight_by_batch_size zero_stage second_optimizer "
          "local_sgd skipped_window param_groups"},
+        {"optimizer=lbfgs execution=graph", "execution"},
         {"optimizer=lbfgs precision=fp16", "precision"},
         {"communication_hook", "zero_stage local_sgd compression weight_by_batch_size"},
         {"local_sgd", "zero_stage compression weight_by_batch_size"},
@@ -228,9 +229,9 @@ class Combination {
         {"model=batch_norm|conv", "broadcast_buffers"},
         {"zero_stage=2", "compression"},
         {"zero_stage=2 precision=fp16", "precision"},
-        {"execution",
+        {"execution=graph",
          "weight_by_batch_size second_optimizer activation_checkpoint frozen skipped_window"},
-        {"execution order=batch_sampler", "order"},
+        {"execution=graph order=batch_sampler", "order"},
         {"second_optimizer", "weight_by_batch_size"},
         {"precision=no|bf16", "scale"},
         {"model=linear|batch_norm|dropout", "channels_last"},

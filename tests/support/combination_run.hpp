@@ -18,6 +18,7 @@
 #include "linkboy/fine_tuning/lr_finder.hpp"
 #include "support/combination_callbacks.hpp"
 #include "support/combination_schedules.hpp"
+#include "support/interpreted_steps.hpp"
 
 namespace linkboy::testing {
 
@@ -276,7 +277,8 @@ struct CombinationRun {
     options.evaluate_every_n_epochs = chosen.number("evaluate_every");
     options.evaluate_before_training = chosen.has("evaluate_before");
     options.weight_by_batch_size = chosen.has("weight_by_batch_size");
-    if (chosen.has("execution")) options.execution_mode = ExecutionMode::graph;
+    options.execution_mode = from_text<ExecutionMode>(chosen["execution"]);
+    options.create_step_executor_fn = interpreted_steps({});
   }
 };
 

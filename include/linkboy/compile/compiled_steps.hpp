@@ -25,28 +25,38 @@ struct CompileOptions {
   /// `linkboy/compiled` in XDG_CACHE_HOME or `~/.cache`.
   std::filesystem::path cache{};
 
-  /// Largest difference of a loss or of a gradient in the check of a package, relative to its norm;
-  /// at least 0. If it is 0, it is 1e-3 for steps in fp32 or fp64, and 0.05 for others.
+  /// Largest difference of the loss, of a gradient or of a buffer in the check of a package, relative
+  /// to its norm; at least 0. For gradients, 1e-3 of the norm of all of them is added to their norm
+  /// (0.05 in bf16), because some are only rounding errors. If it is 0, it is 1e-3 for steps in fp32
+  /// or fp64, and 0.05 for others.
   double tolerance = 0.0;
 
-  LINKBOY_FIELDS(on_failure, cache, tolerance);
+  /// Whether steps run eagerly until a package is ready, while another thread waits for the
+  /// compiler. A run that resumes is then not bit-identical to a whole one.
+  bool in_background = false;
+
+  LINKBOY_FIELDS(on_failure, cache, tolerance, in_background);
 };
 LINKBOY_ENUM_NAMES(CompileOptions::OnFailure, eager, error)
 
 /// Returns the function that compiles the steps of a run: `TrainOptions::create_step_executor_fn`.
 /// They are compiled if `TrainOptions::execution_mode` is `ExecutionMode::compiled`.
 ///
-/// The first micro-step records the ATen calls of the forward and the backward pass, with the batch
-/// itself and with parts of it, and compiles them with LibTorch's compiler, TorchInductor, which
-/// takes about a minute. This needs a C++ compiler and the Python with which LibTorch was installed
-/// (or LINKBOY_PYTHON). The package is kept in a cache; with it, neither is needed. Its results are
-/// compared with those of the recorded step before they are used.
+/// The first micro-step records the ATen calls of the forward pass and of the gradients, with the
+/// batch itself and with batches of other sizes, and compiles them with LibTorch's compiler,
+/// TorchInductor, which takes about a minute. This needs a C++ compiler and the Python with which
+/// LibTorch was installed (or LINKBOY_PYTHON). The package is kept in a cache; with it, neither is
+/// needed. Its results are compared with those of the recorded step before they are used.
 ///
-/// The recordings run `calculate_train_batch_loss` and `backward_step` several times, and undo what
-/// they did to tensors and to the random numbers. Afterwards, neither is called, so what they do
-/// besides ATen calls is frozen: a loss weight that depends on the epoch keeps its value. A second
-/// recording, in the next micro-step, finds values that differ between steps, and the step then
-/// runs eagerly. Batches that do not fit the package also run eagerly.
+/// The recordings call `calculate_train_batch_loss` several times, and undo what it did to the
+/// memory of tensors and to the random numbers. Afterwards it is called only to record again: in the
+/// second micro-step, in the first one of each epoch, and when a batch has a new size. If the step
+/// then makes other calls, or with other numbers, the run continues eagerly. In all other micro-steps,
+/// what it does besides ATen calls is frozen: a number that depends on `num_updates` keeps its value.
+/// Values that it reads or writes through pointers are not seen, apart from small tensors.
+///
+/// Batches that do not fit the package run eagerly. A step is compiled separately for other trained
+/// tensors, other modes of modules, and evaluations.
 LINKBOY_API CreateStepExecutorFn compiled_steps(CompileOptions options = {});
 
 }  // namespace linkboy

@@ -1,8 +1,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Device.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -30,12 +31,15 @@ struct StepWork {
   /// Returns the parameters and buffers of the Trainer's modules and optimizers, with their names.
   std::function<NamedTensors()> tensors{};
 
-  /// Returns a text that differs if the step may do other work than before: which modules are in
-  /// training mode.
-  std::function<std::string()> mode{};
+  /// Returns a number that differs if the step may do other work than before, because other modules
+  /// are in training mode.
+  std::function<std::size_t()> mode{};
 
-  /// Where the step runs.
-  c10::Device device = c10::kCPU;
+  /// Returns the number of samples of all batches but the last of an epoch; 0 if it is not known.
+  std::function<int64_t()> batch_size{};
+
+  /// Whether the run is about to stop, so that no long work should begin.
+  std::function<bool()> is_stop_requested{};
 
   /// Prints a message as `Trainer::log` does.
   std::function<void(LogLevel, std::string_view)> log{};
@@ -47,13 +51,16 @@ class LINKBOY_API StepExecutor {
  public:
   virtual ~StepExecutor() = default;
 
-  /// Called before the first micro-step of each epoch: parameters, and which of them are trained,
-  /// change only there.
+  /// Called before the first micro-step of each epoch, and before each evaluation: other tensors
+  /// take the place of parameters and buffers only there.
   virtual void begin_epoch() = 0;
 
-  /// Executes the step on a batch and returns its output. In training, if the loss does not require
-  /// a gradient, the executor has also made the backward pass, and the gradients are accumulated.
+  /// Executes the step on a batch and returns its output.
   virtual StepOutput run(const Batch& batch, AccumulationWindow window) = 0;
+
+  /// Whether `run` in training also makes the backward pass, and accumulates the gradients.
+  /// Otherwise the Trainer calls `backward_step` with the loss.
+  virtual bool makes_backward_pass() const = 0;
 };
 
 /// Creates the executor of a run; never returns null.

@@ -2,12 +2,17 @@
 
 #include "compile/package_cache.hpp"
 
+#include <ATen/Version.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <torch/torch.h>
 
 #include <thread>
 
+#include "compile/compile_tool.hpp"
 #include "support/environment_variable.hpp"
 #include "support/expect_error.hpp"
 #include "support/file_contents.hpp"
@@ -25,10 +30,17 @@ Program program_with(double factor) {
   return Program({record({{"batch", "x", x}}, [&] { return std::vector{x * factor}; })}, {2});
 }
 
-struct PackageCacheTest : ::testing::Test {
-  PackageCacheTest() { set_python("printf code > \"$4/step.so\"; echo line >> " + count.string()); }
+/// Whether a process exists and has not ended. A parent in a container may never wait for it.
+bool is_running(pid_t process) {
+  const std::string stat = read_bytes("/proc/" + std::to_string(process) + "/stat");
+  const auto end_of_name = stat.rfind(')');
+  return end_of_name != std::string::npos && stat[end_of_name + 2] != 'Z';
+}
 
-  /// Replaces Python by a shell script, which gets -I, compile.py, program.json and a folder.
+struct PackageCacheTest : ::testing::Test {
+  PackageCacheTest() { set_python("printf code > \"$3/step.so\"; echo line >> " + count.string()); }
+
+  /// Replaces Python by a shell script, which gets -I, compile.py, a folder and the CPU's level.
   void set_python(const std::string& commands) const {
     write_bytes(python, "#!/bin/sh\n" + commands + "\n");
     fs::permissions(python, fs::perms::owner_all);
@@ -82,14 +94,20 @@ TEST_F(PackageCacheTest, ADamagedOrForeignPackageIsReplaced) {
   EXPECT_EQ(find(), "");
 }
 
-TEST_F(PackageCacheTest, AnotherCpuOrScriptNeedsAnotherPackage) {
-  build();
-  const EnvironmentVariable lower("ATEN_CPU_CAPABILITY", "default");
-  EXPECT_EQ(find(), "");
+TEST_F(PackageCacheTest, APackageIsForTheCpusWithTheInstructionsOfThisProcess) {
+  set_python("printf code > \"$3/step.so\"; printf %s \"$4\" > " + count.string());
+  const auto manifest = nlohmann::json::parse(read_bytes(build() / "manifest.json"));
+  EXPECT_EQ(manifest["cpu"], cpu_level());
+  EXPECT_EQ(read_bytes(count), cpu_level());
+#ifdef __x86_64__
+  const std::string capability = at::get_cpu_capability();
+  EXPECT_EQ(cpu_level().ends_with("-v4"), capability == "AVX512");
+  EXPECT_EQ(cpu_level().ends_with("-v3"), capability == "AVX2");
+#endif
 }
 
-TEST_F(PackageCacheTest, OfTwoProcessesOneCompiles) {
-  set_python("sleep 0.3; printf code > \"$4/step.so\"; echo line >> " + count.string());
+TEST_F(PackageCacheTest, OfBuildsAtTheSameTimeOneCompiles) {
+  set_python("sleep 0.3; printf code > \"$3/step.so\"; echo line >> " + count.string());
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([this] { EXPECT_NE(build(), ""); });
@@ -98,12 +116,79 @@ TEST_F(PackageCacheTest, OfTwoProcessesOneCompiles) {
   EXPECT_EQ(num_builds(), 1);
 }
 
-TEST_F(PackageCacheTest, WhatAKilledBuildHasLeftIsRemoved) {
+TEST_F(PackageCacheTest, WhatAKilledBuildHasLeftIsRemovedAfterADay) {
   build(3.0);
-  fs::create_directory(cache / "1234.building");
-  write_bytes(cache / "1234.building" / "step.so", "half");
+  const fs::path old = cache / "1234.building.abcdef", recent = cache / "1234.building.ghijkl";
+  for (const fs::path& each : {old, recent}) {
+    fs::create_directory(each);
+    write_bytes(each / "step.so", "half");
+  }
+  fs::last_write_time(old, fs::file_time_type::clock::now() - std::chrono::hours(25));
   build();
-  EXPECT_FALSE(fs::exists(cache / "1234.building"));
+  EXPECT_FALSE(fs::exists(old));
+  EXPECT_TRUE(fs::exists(recent)) << "another host may be at it";
+}
+
+TEST_F(PackageCacheTest, AnAbandonedBuildKillsTheCompilerAndLeavesNothing) {
+  set_python("echo $$ > " + count.string() + "; sleep 60");
+  int64_t num_lines = 0;
+  const auto abandon = [&](const std::string& line) {
+    num_lines += !line.empty();
+    if (fs::exists(count) && read_bytes(count).ends_with("\n")) throw std::runtime_error("stop");
+  };
+  EXPECT_THROW((void)PackageCache(cache).build(program_with(2.0), abandon), std::runtime_error);
+  EXPECT_EQ(num_lines, 1);
+  const pid_t compiler = std::stoi(read_bytes(count));
+  EXPECT_FALSE(is_running(compiler));
+  for (const auto& entry : fs::directory_iterator(cache)) {
+    EXPECT_EQ(entry.path().extension(), ".lock");
+  }
+}
+
+TEST_F(PackageCacheTest, AKilledProcessTakesTheCompilerAlongAndAnotherOneCompiles) {
+  set_python("echo $$ > " + count.string() + "; sleep 60");
+  const Program program = program_with(2.0);
+  const pid_t process = ::fork();
+  if (process == 0) {
+    PackageCache(cache).build(program, [](const std::string&) {});
+    ::_exit(0);
+  }
+  while (!fs::exists(count) || !read_bytes(count).ends_with("\n")) std::this_thread::yield();
+  ::kill(process, SIGKILL);
+  ::waitpid(process, nullptr, 0);
+  const pid_t compiler = std::stoi(read_bytes(count));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (is_running(compiler) && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  EXPECT_FALSE(is_running(compiler));
+  set_python("printf code > \"$3/step.so\"");
+  EXPECT_NE(build(), "");
+}
+
+TEST_F(PackageCacheTest, TheFoldersOfACacheArePrivateWithAnyUmask) {
+  const mode_t before = ::umask(0);
+  build();
+  ::umask(before);
+  for (const fs::path& each : {cache.parent_path(), cache, find()}) {
+    EXPECT_EQ(fs::status(each).permissions(), fs::perms::owner_all) << each;
+  }
+}
+
+TEST_F(PackageCacheTest, APackageThatOthersCanWriteIsReplaced) {
+  const fs::path package = build();
+  const auto expect_replaced = [&](const std::string& what) {
+    EXPECT_EQ(find(), "") << what;
+    EXPECT_EQ(build(), package) << what;
+    EXPECT_EQ(find(), package) << what;
+  };
+  for (const fs::path& place : {package, package / "step.so", package / "manifest.json"}) {
+    fs::permissions(place, fs::perms::others_write, fs::perm_options::add);
+    expect_replaced(place);
+  }
+  fs::rename(package / "step.so", folder / "elsewhere");
+  fs::create_symlink(folder / "elsewhere", package / "step.so");
+  expect_replaced("a link");
+  write_bytes(package / "manifest.json", R"({"key": 5, "digest": []})");
+  expect_replaced("other types");
 }
 
 TEST_F(PackageCacheTest, NothingIsExecutedFromAFolderThatOthersCanWrite) {
@@ -132,7 +217,15 @@ TEST_F(PackageCacheTest, WhatIsMissingIsNamed) {
   expect_failure("echo the last line >&2; exit 3", "LibTorch's compiler failed: the last line");
   expect_failure("echo has torch 1.0 >&2; exit 4", "has torch 1.0. Set LINKBOY_PYTHON to a Python");
   expect_failure("echo g++ >&2; exit 5", "no C++ compiler was found (g++). Install g++");
+  expect_failure("echo onnxscript >&2; exit 6", "lacks a package: onnxscript. Install it there");
+  expect_failure("exit 0", "LibTorch's compiler ended without a library");
+  expect_failure(": > \"$3/step.so\"", "LibTorch's compiler ended without a library");
   expect_failure("kill -KILL $$", "the compiler was ended by signal 9");
+  {
+    const auto before = ::signal(SIGCHLD, SIG_IGN);
+    EXPECT_ERROR_AS(CompileError, build(), "Do not ignore SIGCHLD");
+    ::signal(SIGCHLD, before);
+  }
   fs::remove(python);
   EXPECT_ERROR_AS(CompileError, build(), "cannot start " + python.string() + ": No such file");
 }
@@ -149,8 +242,18 @@ TEST_F(PackageCacheTest, AFullDiskIsAnErrorAndLeavesNoPackage) {
   EXPECT_ERROR_AS(CompileError, PackageCache(folder / "file" / "cache"), "cannot create the cache");
 }
 
-TEST_F(PackageCacheTest, ALibraryThatCannotBeLoadedIsAnError) {
-  EXPECT_ERROR_AS(CompileError, CompiledPackage(build()), "cannot load the package");
+TEST_F(PackageCacheTest, PythonMayBeNamedByARelativePath) {
+  const fs::path relative = fs::relative(python);
+  const EnvironmentVariable variable("LINKBOY_PYTHON", relative.c_str());
+  EXPECT_NE(build(), "");
+}
+
+TEST_F(PackageCacheTest, ALibraryThatCannotBeLoadedIsCompiledAgainOnce) {
+  build();
+  EXPECT_ERROR_AS(CompileError,
+                  PackageCache(cache).load(program_with(2.0), [](const std::string&) {}),
+                  "cannot load the package");
+  EXPECT_EQ(num_builds(), 2);
 }
 
 }  // namespace

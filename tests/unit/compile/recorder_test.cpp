@@ -6,6 +6,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <ATen/ThreadLocalState.h>
+
+#include <thread>
+
 #include "compile/program.hpp"
 #include "linkboy/memory/activation_checkpoint.hpp"
 #include "support/expect_error.hpp"
@@ -154,6 +158,39 @@ TEST_F(RecorderTest, WhatCannotBeCompiledIsNamed) {
          return (x.mm(weight) * numbers).sum();
        },
        "into which the step has written on the host"},
+      {"numbers of the host in a tensor of a call",
+       [&](const Tensor& x) {
+         const Tensor mask = torch::zeros({8});
+         mask.accessor<float, 1>()[2] = 1.0F;
+         return (x.mm(weight) * mask).sum();
+       },
+       "aten::mul reads a tensor that was written without a call of ATen"},
+      {"numbers of the host in the batch",
+       [&](const Tensor& x) {
+         x.data_ptr<float>()[0] = 3.0F;
+         return x.mm(weight).sum();
+       },
+       "aten::mm reads a tensor that was written without a call of ATen"},
+      {"other memory",
+       [&](const Tensor& x) {
+         const Tensor loss = x.mm(weight).sum();
+         weight.set_data(weight.detach().clamp(-0.1, 0.1));
+         return loss;
+       },
+       "the step gives the tensor \"weight\" other memory"},
+      {"sparse tensor", [&](const Tensor& x) { return torch::mm(x.to_sparse(), weight).sum(); },
+       "of layout Sparse"},
+      {"another thread",
+       [&](const Tensor& x) {
+         Tensor result;
+         const at::ThreadLocalState state;
+         std::thread([&] {
+           const at::ThreadLocalStateGuard guard(state);
+           result = x.mul(2);
+         }).join();
+         return result.mm(weight).sum();
+       },
+       "a part of the step runs in another thread"},
       {"parameter of nobody", [&](const Tensor& x) { return x.mm(other).mm(weight).sum(); },
        "requires a gradient and belongs to no module"},
       {"own generator",
@@ -179,7 +216,9 @@ TEST_F(RecorderTest, WhatCannotBeCompiledIsNamed) {
   for (const Kind& kind : kinds) {
     SCOPED_TRACE(kind.name);
     const Tensor x = torch::randn({8, 8});
+    const Tensor before = weight.detach();
     const Recording first = record_loss(kind.step, x);
+    weight.set_data(before);
     std::string reason = first.problems.empty() ? "" : first.problems[0];
     if (reason.empty()) reason = difference(first, record_loss(kind.step, torch::randn({8, 8})));
     if (kind.reason.empty()) {
@@ -227,6 +266,65 @@ TEST_F(RecorderTest, TheTextOfAProgramDoesNotDependOnTheRecordedBatch) {
   };
   EXPECT_EQ(text_for({8, 4, 5}), text_for({64, 32, 33}));
   EXPECT_NE(text_for({8}), text_for({64}));
+}
+
+TEST_F(RecorderTest, ThreadsRecordAtTheSameTime) {
+  std::atomic<int> num_recording = 0;
+  const auto record_one = [&](const Tensor& weights) {
+    const Tensor x = torch::ones({4, 8});
+    return record({{"state", "weights", weights}, {"batch", "x", x}}, [&] {
+      ++num_recording;
+      while (num_recording < 2) std::this_thread::yield();  // like ranks that wait for each other
+      return std::vector<Tensor>{x.mm(weights)};
+    });
+  };
+  std::vector<Recording> recordings(2);
+  std::thread other([&] { recordings[1] = record_one(torch::ones({8, 3})); });
+  recordings[0] = record_one(torch::ones({8, 5}));
+  other.join();
+  for (const Recording& recording : recordings) {
+    EXPECT_THAT(operators_of(recording), ElementsAre("aten::mm"));
+    EXPECT_THAT(recording.problems, IsEmpty());
+  }
+}
+
+TEST_F(RecorderTest, AllViewsOfAWrittenInputAreRestored) {
+  const Tensor flat = torch::zeros({6});
+  const Tensor first = flat.narrow(0, 0, 2), rest = flat.narrow(0, 2, 4);
+  const Recording recording = record({{"state", "first", first}}, [&] {
+    first.add_(1);
+    rest.add_(2);
+    return std::vector<Tensor>{first.clone()};
+  });
+  EXPECT_TRUE(torch::equal(flat, torch::zeros({6})));
+  EXPECT_FALSE(recording.problems.empty());
+}
+
+TEST_F(RecorderTest, ARecordingWithAnotherNumberOfSamplesIsExpectedFromTheProgram) {
+  const auto step = [&](const Tensor& x) { return x.mm(weight).mean() * 0.5; };
+  const Program program =
+      Program::of(record_loss(step, torch::randn({8, 8})), {{"x", torch::randn({8, 8})}},
+                  [&](const Batch& batch) { return record_loss(step, batch.input()); });
+  ASSERT_TRUE(program.has_any_size());
+  for (const int64_t size : {2, 8, 37}) {
+    EXPECT_EQ(difference(program.expected(size), record_loss(step, torch::randn({size, 8}))), "");
+  }
+  const auto depends_on_size = [&](const Tensor& x) {
+    return x.mm(weight).mean() * (x.size(0) < 4 ? 0.25 : 0.5);
+  };
+  EXPECT_THAT(difference(program.expected(2), record_loss(depends_on_size, torch::randn({2, 8}))),
+              HasSubstr("aten::mul"));
+}
+
+TEST_F(RecorderTest, SmallBatchesMakeTheProgramOfLargeOnes) {
+  const auto text_for = [&](int64_t size) {
+    const auto step = [&](const Tensor& x) { return x.mm(weight).mean(); };
+    const Batch batch{{"x", torch::randn({size, 8})}};
+    return Program::of(record_loss(step, batch.input()), batch,
+                       [&](const Batch& other) { return record_loss(step, other.input()); })
+        .text();
+  };
+  for (const int64_t size : {2, 3, 4, 5}) EXPECT_EQ(text_for(size), text_for(64)) << size;
 }
 
 TEST_F(RecorderTest, ARecordingWithinARecordingIsAnError) {
