@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "accelerator/accelerator_implementation.hpp"
+#include "accelerator/known_gradients.hpp"
 #include "accelerator/trained_optimizer.hpp"
 #include "distributed/process_group_implementation.hpp"
 #include "linkboy/error.hpp"
@@ -85,6 +86,9 @@ void Accelerator::backward(const at::Tensor& loss) {
                 "from trainable parameters. Do not use detach() or item() on the way, and do not "
                 "disable gradients (NoGradGuard, InferenceMode).");
   impl_->forget_steps();
+  const bool is_plain =
+      impl_->window_.length == 1 && !impl_->grad_scaler_ && impl_->reducers_.empty();
+  if (is_plain && accumulate_known_gradients(loss)) return;
   // Skips the division if it changes nothing, which saves a node of the graph.
   const at::Tensor share = impl_->window_.length == 1 ? loss : loss / impl_->window_.length;
   if (GradScaler* scaler = grad_scaler()) {

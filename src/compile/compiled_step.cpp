@@ -11,6 +11,7 @@
 
 #include <cmath>
 
+#include "accelerator/known_gradients.hpp"
 #include "checkpoint/rng_state.hpp"
 #include "run/map_step_output.hpp"
 
@@ -52,21 +53,6 @@ class WithoutGradients {
   Tensors gradients_;
 };
 
-/// The backward pass of a compiled loss, whose gradients are known.
-struct KnownGradients final : torch::autograd::Node {
-  explicit KnownGradients(Tensors of_parameters) : gradients(std::move(of_parameters)) {}
-
-  torch::autograd::variable_list apply(torch::autograd::variable_list&& factors) override {
-    TORCH_CHECK(!gradients.empty(), "a compiled step has one backward pass");
-    const at::Tensor factor = factors[0].reshape({});
-    const at::NoGradGuard no_grad;
-    if (factor.item<double>() != 1.0) at::_foreach_mul_(gradients, factor);
-    return std::exchange(gradients, {});
-  }
-
-  Tensors gradients;
-};
-
 /// The backward pass of other outputs, which were computed with the loss.
 struct NoGradients final : torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&&) override {
@@ -75,15 +61,6 @@ struct NoGradients final : torch::autograd::Node {
         "whole loss in calculate_train_batch_loss, or use ExecutionMode::eager.");
   }
 };
-
-/// Makes the backward pass of `loss` yield these gradients.
-void set_gradients(at::Tensor& loss, const Tensors& parameters, Tensors gradients) {
-  auto node = std::make_shared<KnownGradients>(std::move(gradients));
-  for (const at::Tensor& each : parameters) {
-    node->add_next_edge(torch::autograd::impl::gradient_edge(each));
-  }
-  torch::autograd::create_gradient_edge(loss, std::move(node));
-}
 
 /// The norm of the finite elements.
 double norm_of(const at::Tensor& tensor) {

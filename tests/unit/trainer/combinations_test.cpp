@@ -309,6 +309,8 @@ Combination for_hand(const Combination& drawn) {
   Combination loop = for_loop(drawn, "skipped_window");
   // It does not count epochs for the schedule.
   if (loop.matches("schedule=by_epoch|timm")) loop.reset("schedule");
+  // A compiled step multiplies its gradients by a third, and an eager one the loss.
+  if (loop.matches("execution=compiled accumulation=3")) loop.reset("execution");
   return loop;
 }
 
