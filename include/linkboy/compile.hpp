@@ -1,4 +1,5 @@
-// Includes all of compile/: compiled steps, their packages, and exported models. This component is experimental.
+// Includes all of compile/: compiled steps, their packages, and exported models. This component is
+// experimental.
 
 #pragma once
 

@@ -24,8 +24,8 @@ LINKBOY_API void set_gradients(at::Tensor& loss, const std::vector<at::Tensor>& 
                                std::vector<at::Tensor> gradients);
 
 /// Makes the backward pass of such a loss without the autograd engine, which would take longer than
-/// the step of a small model. Returns false, and does nothing, for other losses, and if a hook waits
-/// for a gradient.
+/// the step of a small model. Returns false, and does nothing, for other losses, and if a hook
+/// waits for a gradient.
 bool accumulate_known_gradients(const at::Tensor& loss);
 
 }  // namespace linkboy

@@ -21,8 +21,8 @@ const std::string& compile_script();
 /// @throws CompileError if the file cannot be written.
 void write_text(const std::filesystem::path& path, const std::string& text);
 
-/// The CPUs on which code that is compiled now runs: those with the vector instructions that LibTorch
-/// uses in this process ("x86-64-v3"), or for other architectures, those like this one.
+/// The CPUs on which code that is compiled now runs: those with the vector instructions that
+/// LibTorch uses in this process ("x86-64-v3"), or for other architectures, those like this one.
 std::string cpu_level();
 
 /// Runs compile.py on program.json in `folder`, which receives the result.

@@ -1,5 +1,5 @@
-// Which models can be compiled: each is recorded, and the calls of its program are made again, which
-// has to give the bits of the recorded step.
+// Which models can be compiled: each is recorded, and the calls of its program are made again,
+// which has to give the bits of the recorded step.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -25,10 +25,10 @@ struct CompileOptions {
   /// `linkboy/compiled` in XDG_CACHE_HOME or `~/.cache`.
   std::filesystem::path cache{};
 
-  /// Largest difference of the loss, of a gradient or of a buffer in the check of a package, relative
-  /// to its norm; at least 0. For gradients, 1e-3 of the norm of all of them is added to their norm
-  /// (0.05 in bf16), because some are only rounding errors. If it is 0, it is 1e-3 for steps in fp32
-  /// or fp64, and 0.05 for others.
+  /// Largest difference of the loss, of a gradient or of a buffer in the check of a package,
+  /// relative to its norm; at least 0. For gradients, 1e-3 of the norm of all of them is added to
+  /// their norm (0.05 in bf16), because some are only rounding errors. If it is 0, it is 1e-3 for
+  /// steps in fp32 or fp64, and 0.05 for others.
   double tolerance = 0.0;
 
   /// Whether steps run eagerly until a package is ready, while another thread waits for the
@@ -49,11 +49,12 @@ LINKBOY_ENUM_NAMES(CompileOptions::OnFailure, eager, error)
 /// needed. Its results are compared with those of the recorded step before they are used.
 ///
 /// The recordings call `calculate_train_batch_loss` several times, and undo what it did to the
-/// memory of tensors and to the random numbers. Afterwards it is called only to record again: in the
-/// second micro-step, in the first one of each epoch, and when a batch has a new size. If the step
-/// then makes other calls, or with other numbers, the run continues eagerly. In all other micro-steps,
-/// what it does besides ATen calls is frozen: a number that depends on `num_updates` keeps its value.
-/// Values that it reads or writes through pointers are not seen, apart from small tensors.
+/// memory of tensors and to the random numbers. Afterwards it is called only to record again: in
+/// the second micro-step, in the first one of each epoch, and when a batch has a new size. If the
+/// step then makes other calls, or with other numbers, the run continues eagerly. In all other
+/// micro-steps, what it does besides ATen calls is frozen: a number that depends on `num_updates`
+/// keeps its value. Values that it reads or writes through pointers are not seen, apart from small
+/// tensors.
 ///
 /// Batches that do not fit the package run eagerly. A step is compiled separately for other trained
 /// tensors, other modes of modules, and evaluations.

@@ -13,8 +13,8 @@ namespace linkboy {
 
 /// Which programs can run an exported model. None of them needs the model's code.
 enum class ExportFormat {
-  /// Machine code and weights: `load_exported_model`, LibTorch's AOTIModelPackageLoader, and Python's
-  /// `torch._inductor.aoti_load_package`. The file's name ends with `.pt2`.
+  /// Machine code and weights: `load_exported_model`, LibTorch's AOTIModelPackageLoader, and
+  /// Python's `torch._inductor.aoti_load_package`. The file's name ends with `.pt2`.
   package,
   /// Calls and weights: Python's `torch.export.load`. The file's name ends with `.pt2`.
   exported_program,
@@ -37,16 +37,16 @@ struct ExportOptions {
 
 /// Writes a model with its weights to a file that programs without the model's code can run.
 ///
-/// Calls `forward` up to three times, in evaluation mode and without gradients, and records the ATen
-/// calls that it makes. What it does besides them is frozen: a branch keeps the direction that it
-/// took. The outputs are the tensors of what `forward` returns, in their order. Afterwards, the
+/// Calls `forward` up to three times, in evaluation mode and without gradients, and records the
+/// ATen calls that it makes. What it does besides them is frozen: a branch keeps the direction that
+/// it took. The outputs are the tensors of what `forward` returns, in their order. Afterwards, the
 /// model is as before. Writes another file first and renames it, so `path` contains either its
 /// previous contents or the whole model. Creates missing parent folders.
 ///
 /// This needs the Python with which LibTorch was installed, or LINKBOY_PYTHON. A package also needs
 /// a C++ compiler, and takes about half a minute; it runs on each CPU with the vector instructions
-/// that this process uses (for older CPUs, export it with `ATEN_CPU_CAPABILITY=avx2`). ONNX needs the
-/// Python package `onnxscript`.
+/// that this process uses (for older CPUs, export it with `ATEN_CPU_CAPABILITY=avx2`). ONNX needs
+/// the Python package `onnxscript`.
 ///
 /// @param example  The inputs of `forward`; only their shapes and dtypes matter. All tensors, also
 ///                 those of the model, must be on the CPU.
@@ -60,7 +60,8 @@ LINKBOY_API void export_model(const Model& model, c10::ArrayRef<at::Tensor> exam
 /// Several threads may call it.
 ///
 /// A package contains machine code, so load only those that you trust.
-/// @throws Error if the file is not such a package, or if this CPU lacks instructions that it needs.
+/// @throws Error if the file is not such a package, or if this CPU lacks instructions that it
+/// needs.
 [[nodiscard]] LINKBOY_API Model load_exported_model(const std::filesystem::path& path);
 
 }  // namespace linkboy

@@ -25,6 +25,7 @@ struct PackageInfo {
   int64_t num_calls = 0;
   /// Whether it is for batches of any size.
   bool has_any_batch_size = false;
+  /// The size of its files.
   int64_t num_bytes = 0;
   /// When a run has loaded it for the last time.
   std::filesystem::file_time_type last_use{};
