@@ -49,8 +49,9 @@ void set_gradients(at::Tensor& loss, const std::vector<at::Tensor>& parameters,
 
 bool accumulate_known_gradients(const at::Tensor& loss) {
   auto* const node = dynamic_cast<KnownGradients*>(loss.grad_fn().get());
-  if (node == nullptr || node->gradients.empty() || !node->pre_hooks().empty() ||
-      !node->post_hooks().empty() || !node->tensor_pre_hooks().empty()) {
+  if (node == nullptr || node->gradients.empty() || !node->retains_grad_hooks().empty() ||
+      !node->pre_hooks().empty() || !node->post_hooks().empty() ||
+      !node->tensor_pre_hooks().empty()) {
     return false;
   }
   std::vector<AccumulateGrad*> accumulators;

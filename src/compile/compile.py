@@ -11,6 +11,7 @@ import json
 import operator
 import os
 import pathlib
+import re
 import sys
 
 UNSUPPORTED, WRONG_TORCH, NO_COMPILER, NO_PACKAGE = 3, 4, 5, 6
@@ -40,7 +41,7 @@ def dtype_of(name):
 
 
 class GraphBuilder:
-    """Makes the fx graph of a program. Inputs with a name in `weights` are parameters and buffers of its module."""
+    """Makes the fx graph of a program. With `weights`, all inputs but the batch are parameters and buffers of its module."""
 
     def __init__(self, program, names=None, weights=None):
         self.program = program
@@ -51,24 +52,19 @@ class GraphBuilder:
         self.examples = []
         for index, item in enumerate(program["inputs"]):
             name = names[index] if names else f"input_{index}"
-            if weights is not None and name in weights:
-                self.add_weight(name, weights[name])
-                self.values[item["id"]] = self.graph.get_attr(name)
+            if weights is not None and item["kind"] != "batch":
+                attribute = f"{re.sub('[^0-9A-Za-z]+', '_', name)}_{index}"  # a name that Python accepts
+                self.add_weight("w_" + attribute, weights[name])
+                self.values[item["id"]] = self.graph.get_attr("w_" + attribute)
             else:
                 self.values[item["id"]] = self.graph.placeholder(name)
                 self.examples.append(item)
 
     def add_weight(self, name, value):
-        *path, last = name.split(".")
-        module = self.root
-        for part in path:
-            if part not in module._modules:
-                module.add_module(part, torch.nn.Module())
-            module = module._modules[part]
         if value.is_floating_point():
-            module.register_parameter(last, torch.nn.Parameter(value, requires_grad=False))
+            self.root.register_parameter(name, torch.nn.Parameter(value, requires_grad=False))
         else:
-            module.register_buffer(last, value)
+            self.root.register_buffer(name, value)
 
     def batch_size(self):
         if "batch" not in self.sizes:
@@ -232,7 +228,7 @@ def save_onnx(exported, model, target):
     inputs = [item["name"] for item in model["metadata"]["inputs"]]
     onnx = torch.onnx.export(exported, dynamo=True, input_names=inputs, output_names=model["output_names"],
                              verbose=False)
-    onnx.save(target + ".onnx")
+    onnx.save(target + ".onnx", external_data=False)  # an error if ONNX cannot have so many weights in a file
 
 
 def main(folder, cpu):

@@ -98,15 +98,23 @@ const std::string& compile_script() {
   return script;
 }
 
-std::string cpu_level() {
+std::string cpu_level() { return usable_cpu_levels().front(); }
+
+std::vector<std::string> usable_cpu_levels() {
 #ifdef __x86_64__
+  std::vector<std::string> levels = {"x86-64-v4", "x86-64-v3", "x86-64"};
   const std::string capability = at::get_cpu_capability();
-  return capability == "AVX512" ? "x86-64-v4" : capability == "AVX2" ? "x86-64-v3" : "x86-64";
+  levels.erase(levels.begin(), levels.end() - (capability == "AVX512" ? 3
+                                               : capability == "AVX2" ? 2
+                                                                      : 1));
+  return levels;
 #else
   std::ifstream file("/proc/cpuinfo");
   std::string line;
-  while (std::getline(file, line) && !line.starts_with("Features")) continue;
-  return c10::str("like ", c10::sha1(line).str());
+  while (std::getline(file, line)) {
+    if (line.starts_with("Features")) break;
+  }
+  return {c10::str("like ", c10::sha1(line).str())};
 #endif
 }
 
@@ -118,7 +126,8 @@ void write_text(const fs::path& path, const std::string& text) {
                    ". Free space, or choose another folder.");
 }
 
-void run_compile_script(const fs::path& folder, c10::function_ref<void()> wait) {
+void run_compile_script(const fs::path& relative, c10::function_ref<void()> wait) {
+  const fs::path folder = fs::absolute(relative);
   const std::string python = find_python();
   write_text(folder / "compile.py", compile_script());
   std::vector<std::string> arguments = {python, "-I", folder / "compile.py", folder, cpu_level()};

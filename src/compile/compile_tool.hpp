@@ -5,6 +5,7 @@
 #include <chrono>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace linkboy {
 
@@ -24,6 +25,9 @@ void write_text(const std::filesystem::path& path, const std::string& text);
 /// The CPUs on which code that is compiled now runs: those with the vector instructions that
 /// LibTorch uses in this process ("x86-64-v3"), or for other architectures, those like this one.
 std::string cpu_level();
+
+/// That level and the lower ones, whose code also runs here.
+std::vector<std::string> usable_cpu_levels();
 
 /// Runs compile.py on program.json in `folder`, which receives the result.
 /// @param wait  Called from time to time until the script ends. If it throws, the script is killed.

@@ -21,8 +21,6 @@ namespace {
 using nlohmann::json;
 using Tensors = std::vector<at::Tensor>;
 
-constexpr int kMostRecordings = 4;
-
 /// Removes the hooks and gradients of parameters until it is destroyed. They belong to the real
 /// backward pass.
 class WithoutGradients {
@@ -35,7 +33,9 @@ class WithoutGradients {
   }
   ~WithoutGradients() {
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      torch::autograd::impl::hooks(parameters_[i]) = std::move(hooks_[i]);
+      auto& hooks = torch::autograd::impl::hooks(parameters_[i]);
+      for (auto& added : hooks) hooks_[i].push_back(std::move(added));  // by the step
+      hooks = std::move(hooks_[i]);
       parameters_[i].mutable_grad() = std::move(gradients_[i]);
     }
   }

@@ -162,7 +162,7 @@ bool CompiledExecutor::may_compile(const Mode& mode, const Batch& batch) const {
   // Batches that differ only in their number of samples run eagerly, except regular ones.
   return std::ranges::none_of(mode.steps, [&](const auto& step) {
     return step->program().fits_but_for_size(batch) &&
-           (step->program().has_any_size() || is_odd(batch));
+           (step->program().has_any_size() || batch.size() != work_.batch_size());
   });
 }
 

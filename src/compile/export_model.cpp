@@ -32,8 +32,6 @@ using nlohmann::json;
 /// An example with fewer samples is repeated, because parts of it are recorded, too.
 constexpr int64_t kFewestSamplesOfExample = 4;
 constexpr const char* kMetadata = "linkboy";
-// In ascending order.
-constexpr const char* kLevels[] = {"x86-64", "x86-64-v3", "x86-64-v4"};
 
 const char* extension_of(ExportFormat format) {
   return format == ExportFormat::onnx ? ".onnx" : ".pt2";
@@ -100,6 +98,20 @@ void check(const Recording& recording) {
   }
 }
 
+/// Records until two recordings are equal: a module may fill a cache when it is called for the
+/// first time.
+RecordedModel record_settled_model(const Model& model, const Batch& batch) {
+  RecordedModel recorded = record_model(model, batch);
+  for (int i = 1; i < kMostRecordings; ++i) {
+    check(recorded.recording);
+    RecordedModel again = record_model(model, batch);
+    const bool is_settled = difference(recorded.recording, again.recording).empty();
+    recorded = std::move(again);
+    if (is_settled) return recorded;
+  }
+  throw Error("the model makes other calls each time that it is called; it cannot be exported.");
+}
+
 /// Returns model.json, and adds the weights that the program reads.
 json describe(const RecordedModel& recorded, const Program& program, const ExportOptions& options,
               StateDict& weights) {
@@ -108,7 +120,7 @@ json describe(const RecordedModel& recorded, const Program& program, const Expor
   for (const std::size_t index : program.inputs()) {
     const json& input = recording.inputs[index];
     std::string name = input["name"];
-    if (input["kind"] == "captured") name = c10::str("constant_", names.size());
+    if (input["kind"] == "captured") name = c10::str("constant.", names.size());
     if (input["kind"] != "batch") weights.set(name, recording.input_tensors[index].detach());
     names.push_back(std::move(name));
   }
@@ -157,11 +169,9 @@ ExportedModule::ExportedModule(const fs::path& path) : torch::nn::Module("Export
     if (own != all.end()) metadata_ = json::parse(own->second, nullptr, /*allow_exceptions=*/false);
     LINKBOY_CHECK(metadata_.is_object(), "it is not a package of export_model.");
     const std::string needed = metadata_["cpu"];
-    const auto rank = [](const std::string& level) {
-      return std::find(std::begin(kLevels), std::end(kLevels), level) - std::begin(kLevels);
-    };
-    LINKBOY_CHECK(needed == cpu_level() || rank(needed) < rank(cpu_level()),
-                  "it is for CPUs of the level ", needed, ", and this process uses ", cpu_level(),
+    const auto levels = usable_cpu_levels();
+    LINKBOY_CHECK(std::ranges::find(levels, needed) != levels.end(), "it is for CPUs of the level ",
+                  needed, ", and this process uses ", cpu_level(),
                   ". Export it with ATEN_CPU_CAPABILITY=avx2 or default.");
     loader_ = std::make_unique<torch::inductor::AOTIModelPackageLoader>(path);
   } catch (const std::exception&) {
@@ -198,6 +208,7 @@ c10::IValue ExportedModule::run(std::vector<at::Tensor> inputs) {
 void export_model(const Model& model, c10::ArrayRef<at::Tensor> example, const fs::path& path,
                   ExportOptions options) {
   const char* const extension = extension_of(options.format);
+  const fs::path absolute = fs::absolute(path);  // the compiler runs in another folder
   LINKBOY_CHECK_OPTION(path.extension() == extension, "the file of format ",
                        enum_name(options.format), " is ", path, "; its name must end with ",
                        extension, ".");
@@ -212,8 +223,7 @@ void export_model(const Model& model, c10::ArrayRef<at::Tensor> example, const f
   const auto restore_mkldnn =
       c10::make_scope_exit([&] { at::globalContext().setUserEnabledMkldnn(uses_mkldnn); });
 
-  const RecordedModel recorded = record_model(model, batch);
-  check(recorded.recording);
+  const RecordedModel recorded = record_settled_model(model, batch);
   const Program program =
       options.has_any_batch_size
           ? Program::of(recorded.recording, batch,
@@ -223,12 +233,17 @@ void export_model(const Model& model, c10::ArrayRef<at::Tensor> example, const f
                        "the model does other work for batches of other sizes. Set "
                        "has_any_batch_size to false, to export it for batches of ",
                        batch.size(), ".");
+  const bool has_samples =
+      std::ranges::any_of(program.batch(), [](const auto& input) { return input.has_samples; });
+  LINKBOY_CHECK_OPTION(has_samples || !options.has_any_batch_size,
+                       "no input has its size in dimension 0 in common with the first one. Set "
+                       "has_any_batch_size to false.");
 
   StateDict weights;
   const json description = describe(recorded, program, options, weights);
   std::error_code error;
-  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
-  std::string folder = path.string() + ".XXXXXX";
+  if (absolute.has_parent_path()) fs::create_directories(absolute.parent_path(), error);
+  std::string folder = absolute.string() + ".XXXXXX";
   LINKBOY_CHECK(!error && ::mkdtemp(folder.data()) != nullptr, "cannot create the folder ", folder,
                 ": ", error ? error.message() : system_reason(errno), ". Choose another folder.");
   const auto remove_folder = c10::make_scope_exit([&] {

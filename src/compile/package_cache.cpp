@@ -113,8 +113,9 @@ bool is_building(const fs::path& path) {
 void remove_unfinished_builds(const fs::path& cache) {
   for (const auto& entry : fs::directory_iterator(cache)) {
     if (!is_building(entry.path())) continue;
-    const auto age = fs::file_time_type::clock::now() - entry.last_write_time();
-    if (age > kLongestBuild) fs::remove_all(entry);
+    std::error_code error;  // its own process may finish and rename it at this moment
+    const auto age = fs::file_time_type::clock::now() - entry.last_write_time(error);
+    if (!error && age > kLongestBuild) fs::remove_all(entry, error);
   }
 }
 
@@ -188,18 +189,20 @@ PackageCache::PackageCache(fs::path folder) : folder_(std::move(folder)) {
   check_is_private(folder_);
 }
 
-fs::path PackageCache::path_of(const Program& program) const {
-  const std::string key =
-      c10::str(program.text(), compile_script(), TORCH_VERSION, '\0', cpu_level());
+fs::path PackageCache::path_of(const Program& program, const std::string& cpu) const {
+  const std::string key = c10::str(program.text(), compile_script(), TORCH_VERSION, '\0', cpu);
   return folder_ / c10::sha1(key).str();
 }
 
 fs::path PackageCache::find(const Program& program) const {
-  const fs::path folder = path_of(program);
-  if (read_manifest(folder).is_null()) return {};
-  std::error_code ignored;  // the cache may be read-only
-  fs::last_write_time(folder / kManifest, fs::file_time_type::clock::now(), ignored);
-  return folder;
+  for (const std::string& cpu : usable_cpu_levels()) {
+    const fs::path folder = path_of(program, cpu);
+    if (read_manifest(folder).is_null()) continue;
+    std::error_code ignored;  // the cache may be read-only
+    fs::last_write_time(folder / kManifest, fs::file_time_type::clock::now(), ignored);
+    return folder;
+  }
+  return {};
 }
 
 fs::path PackageCache::build(const Program& program,
@@ -227,7 +230,7 @@ std::shared_ptr<CompiledPackage> PackageCache::load(
 
 fs::path PackageCache::compile(const Program& program,
                                c10::function_ref<void(const std::string&)> tell) const {
-  const fs::path target = path_of(program);
+  const fs::path target = path_of(program, cpu_level());
   const std::string what = fmt::format("Compiling a step of {} calls", program.num_calls());
   remove_unfinished_builds(folder_);
   // The lock saves work. Without locks, or on several hosts, each process compiles.

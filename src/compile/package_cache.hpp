@@ -69,8 +69,8 @@ class PackageCache {
 
   const std::filesystem::path& folder() const { return folder_; }
 
-  /// Returns the folder of a program's package; empty if there is none. A damaged or foreign one,
-  /// or one that others can write, is not returned.
+  /// Returns the folder of a program's package, for this level of CPUs or a lower one; empty if
+  /// there is none. A damaged or foreign one, or one that others can write, is not returned.
   std::filesystem::path find(const Program& program) const;
 
   /// Returns the folder of a program's package. Compiles the program with Python if there is none,
@@ -87,7 +87,7 @@ class PackageCache {
                                         c10::function_ref<void(const std::string&)> tell) const;
 
  private:
-  std::filesystem::path path_of(const Program& program) const;
+  std::filesystem::path path_of(const Program& program, const std::string& cpu) const;
   std::filesystem::path compile(const Program& program,
                                 c10::function_ref<void(const std::string&)> tell) const;
 

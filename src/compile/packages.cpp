@@ -55,6 +55,7 @@ fs::path default_package_cache() {
 
 std::vector<PackageInfo> list_packages(const fs::path& cache) {
   std::vector<PackageInfo> packages;
+  std::error_code error;  // another process may remove a package at the same time
   for (const fs::path& folder : folders_of(cache)) {
     const json manifest = read_manifest(folder);
     if (manifest.is_null()) continue;
@@ -63,10 +64,10 @@ std::vector<PackageInfo> list_packages(const fs::path& cache) {
                         .cpu = manifest["cpu"],
                         .num_calls = manifest["num_calls"],
                         .has_any_batch_size = manifest["any_batch_size"],
-                        .last_use = fs::last_write_time(folder / kManifest),
-                        .is_pinned = fs::exists(folder / kPin)};
-    for (const auto& entry : fs::directory_iterator(folder)) {
-      package.num_bytes += static_cast<int64_t>(entry.file_size());
+                        .last_use = fs::last_write_time(folder / kManifest, error),
+                        .is_pinned = fs::exists(folder / kPin, error)};
+    for (const auto& entry : fs::directory_iterator(folder, error)) {
+      package.num_bytes += static_cast<int64_t>(entry.file_size(error));
     }
     packages.push_back(std::move(package));
   }
@@ -83,10 +84,19 @@ void pin_package(const fs::path& folder, bool is_pinned) {
 }
 
 void copy_package(const fs::path& folder, const fs::path& cache) {
+  LINKBOY_CHECK(!read_manifest(folder).is_null(), folder,
+                " is not a package, or others can write to it. list_packages returns packages.");
   const fs::path target = PackageCache(cache).folder() / folder.filename();
   const BuildFolder copy(target);
   change_files(cache, [&] {
-    fs::copy(folder, copy.path(), fs::copy_options::overwrite_existing);
+    fs::copy(folder, copy.path(), fs::copy_options::recursive);
+    // A program that is shipped may run as another user.
+    const auto readable = fs::perms::group_read | fs::perms::others_read;
+    for (const auto& entry : fs::directory_iterator(copy.path())) {
+      fs::permissions(entry, readable, fs::perm_options::add);
+    }
+    fs::permissions(copy.path(), readable | fs::perms::group_exec | fs::perms::others_exec,
+                    fs::perm_options::add);
     copy.commit(target);
   });
 }

@@ -164,7 +164,7 @@ Program Program::of(const Recording& whole, const Batch& batch,
                     c10::function_ref<Recording(const Batch&)> record_batch) {
   std::vector<Recording> recordings{whole};
   std::vector<int64_t> sizes{batch.size()};
-  if (batch.size() > 0) {
+  if (batch.size() > 0 && batch.size() <= kMostSamples) {
     const int64_t size =
         batch.size() < kFewestSamplesToDivide ? batch.size() + 2 : batch.size() / 2;
     try {
@@ -206,6 +206,7 @@ Program::Program(const std::vector<Recording>& recordings, const std::vector<int
 void Program::use(const json& program, const std::vector<at::Tensor>& tensors) {
   constants_ = program["constants"];
   calls_ = program["calls"];
+  outputs_ = program["outputs"];
   all_inputs_ = program["inputs"];
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     state_.push_back(all_inputs_[i]["kind"] == "batch" ? at::Tensor() : tensors[i]);
@@ -272,6 +273,7 @@ Recording Program::expected(int64_t num_samples) const {
   recording.inputs = all_inputs_;
   recording.input_tensors = state_;
   recording.calls = with_sizes(calls_, num_samples);
+  recording.outputs = outputs_;
   recording.constants = with_sizes(constants_, num_samples);
   return recording;
 }
@@ -291,6 +293,7 @@ std::string difference(const Recording& first, const Recording& second) {
     return c10::str("it returned ", first.constants.dump(), " and now returns ",
                     second.constants.dump());
   }
+  if (first.outputs != second.outputs) return "it returns other tensors";
   const auto& tensors = first.input_tensors;
   if (first.inputs.size() != second.inputs.size()) return "it reads other tensors";
   for (std::size_t i = 0; i < tensors.size(); ++i) {

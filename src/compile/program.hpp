@@ -68,6 +68,7 @@ class Program {
   std::vector<std::size_t> inputs_;
   nlohmann::json constants_;
   nlohmann::json calls_;
+  nlohmann::json outputs_;
   std::vector<BatchTensor> batch_;
   nlohmann::json all_inputs_;        // of the recordings
   std::vector<at::Tensor> state_{};  // their tensors, without those of the batch

@@ -55,6 +55,8 @@ Combination for_loop(Combination combination, const std::string& other) {
     combination.set("drop_last", "yes");
     if (combination.is("order", "batch_sampler")) combination.reset("order");
   }
+  // A compiled step multiplies its gradients by a third, and an eager one the loss.
+  if (combination.matches("execution=compiled accumulation=3")) combination.reset("execution");
   // After its last update, an Engine does not end an epoch that is not whole.
   if (combination.matches("schedule=by_epoch|timm")) combination.reset("max_num_updates");
   // These depend on metrics.
@@ -309,8 +311,6 @@ Combination for_hand(const Combination& drawn) {
   Combination loop = for_loop(drawn, "skipped_window");
   // It does not count epochs for the schedule.
   if (loop.matches("schedule=by_epoch|timm")) loop.reset("schedule");
-  // A compiled step multiplies its gradients by a third, and an eager one the loss.
-  if (loop.matches("execution=compiled accumulation=3")) loop.reset("execution");
   return loop;
 }
 
