@@ -65,7 +65,7 @@ struct ExportRefusalsTest : ::testing::Test {
 TEST_F(ExportRefusalsTest, ThePythonScriptGetsNamesAndWeightsAndTheModelIsAsBefore) {
   Model model = linear_model();
   model.module()->children()[0]->eval();
-  export_to_file(model);
+  export_model(model, torch::randn({5, 4}), fs::relative(file));
   EXPECT_EQ(read_bytes(file), "model\n");
   EXPECT_TRUE(model.is_training());
   EXPECT_FALSE(model.module()->children()[0]->is_training());
