@@ -5,6 +5,7 @@
 Python has no code of the model. The package needs the same version of torch, and ONNX needs onnxruntime.
 """
 
+import logging
 import pathlib
 import sys
 
@@ -27,6 +28,7 @@ def run_onnx(path):
 
 
 def main(folder):
+    logging.disable(logging.WARNING)  # torch says that it finds no CUDA
     test = torch.load(folder / "test_set.pt", weights_only=True)
     for name, load in {"package.pt2": run_package, "program.pt2": run_program, "model.onnx": run_onnx}.items():
         if not (folder / name).exists():
