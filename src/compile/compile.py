@@ -109,6 +109,8 @@ class GraphBuilder:
                 overload, values = aten._native_batch_norm_legit.no_stats, values[:3] + values[5:]
         positional, named = [], {}
         for argument, value in zip(overload._schema.arguments, values):
+            if argument.N and isinstance(value, list) and len(value) == 1:
+                value = value * argument.N  # C++ may give one number for all dimensions; ONNX needs each
             if argument.kwarg_only:
                 named[argument.name] = value
             else:

@@ -107,7 +107,9 @@ struct TaggerImpl : nn::Module {
     head = register_module("head", nn::Linear(8, 3));
   }
   std::tuple<Tensor, Tensor> forward(const Tensor& x, const Tensor& mask) {
-    const Tensor states = std::get<0>(lstm->forward(x));
+    // One number stands for both dimensions of a window of one element.
+    const Tensor pooled = torch::max_pool2d(x.unsqueeze(1), 1).squeeze(1);
+    const Tensor states = std::get<0>(lstm->forward(pooled));
     const Tensor scores = head->forward(nn::functional::dropout(
         states, nn::functional::DropoutFuncOptions().p(0.5).training(is_training())));
     return {scores * mask.unsqueeze(2) + table, states.mean(1)};
