@@ -162,20 +162,6 @@ RecordedStep record_step(const StepWork& work, const NamedTensors& state, const 
   return step;
 }
 
-RecordedStep record_settled_step(const StepWork& work, const NamedTensors& state,
-                                 const Tensors& trained, const Batch& batch) {
-  RecordedStep step = record_step(work, state, trained, batch);
-  std::string found;
-  for (int i = 1; i < kMostRecordings; ++i) {
-    if (!step.recording.problems.empty()) throw CompileError(step.recording.problems.front() + ".");
-    RecordedStep again = record_step(work, state, trained, batch);
-    found = difference(step.recording, again.recording);
-    step = std::move(again);
-    if (found.empty()) return step;
-  }
-  throw CompileError(c10::str("it does other work each time (", found, ")."));
-}
-
 CompiledStep::CompiledStep(Program program, std::shared_ptr<CompiledPackage> package,
                            RecordedStep step)
     : program_(std::move(program)), package_(std::move(package)), recorded_(std::move(step)) {
@@ -268,12 +254,6 @@ StepOutput CompiledStep::check(const Batch& batch, double tolerance) {
   }
   recorded_.recording = {};
   return with_gradients(std::move(outputs), batch);
-}
-
-std::string CompiledStep::confirm(const RecordedStep& again, int64_t num_samples) {
-  std::string found = difference(program_.expected(num_samples), again.recording);
-  if (found.empty()) confirmed_.insert(num_samples);
-  return found;
 }
 
 StepOutput CompiledStep::replay(const Batch& batch) { return with_gradients(run(batch), batch); }

@@ -49,12 +49,6 @@ struct RecordedStep {
 RecordedStep record_step(const StepWork& work, const NamedTensors& state,
                          const std::vector<at::Tensor>& trained, const Batch& batch);
 
-/// As `record_step`, but repeated until two recordings are equal: a module may fill a cache when it
-/// is called for the first time.
-/// @throws CompileError if the step cannot be compiled.
-RecordedStep record_settled_step(const StepWork& work, const NamedTensors& state,
-                                 const std::vector<at::Tensor>& trained, const Batch& batch);
-
 /// A step that is replayed from a package.
 class CompiledStep {
  public:
@@ -74,8 +68,7 @@ class CompiledStep {
 
   /// Whether the step was recorded again with a batch of this size since `forget_confirmations`.
   bool is_confirmed(int64_t num_samples) const { return confirmed_.contains(num_samples); }
-  /// Returns how another recording of the step differs; empty if it does not.
-  std::string confirm(const RecordedStep& again, int64_t num_samples);
+  void confirm(int64_t num_samples) { confirmed_.insert(num_samples); }
   void forget_confirmations() { confirmed_.clear(); }
 
  private:

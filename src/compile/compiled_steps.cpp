@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <map>
@@ -36,6 +37,13 @@ constexpr int64_t kMostOddBatches = 3;
 
 /// Leaves a build because the run stops.
 struct Abandoned {};
+
+/// Checks that the step still does the work of its program.
+void check_work_of(const Program& program, const RecordedStep& step, const Batch& batch) {
+  const std::string found = difference(program.expected(batch.size()), step.recording);
+  LINKBOY_CHECK_AS(CompileError, found.empty(), "it does other work each time (", found,
+                   "). Give it the values that change as tensors of the batch.");
+}
 
 /// A package that another thread makes. The destructor abandons it.
 class BackgroundBuild {
@@ -182,7 +190,12 @@ StepOutput CompiledExecutor::compile(Mode& mode, const Batch& batch) {
   LINKBOY_CHECK_AS(CompileError, batch.values().empty(), "a batch has the value \"",
                    batch.values().empty() ? "" : batch.values()[0].first,
                    "\", which a compiled step cannot read; remove it in a transform.");
-  RecordedStep recorded = record_settled_step(work_, tensors_, mode.trained, batch);
+  RecordedStep recorded = record_until_settled([&] {
+    RecordedStep step = record_again(mode, batch);
+    const auto& problems = step.recording.problems;
+    if (!problems.empty()) throw CompileError(problems.front() + ".");
+    return step;
+  });
   Program program = batch.size() == 1
                         ? Program({recorded.recording}, {1})
                         : Program::of(recorded.recording, batch, [&](const Batch& other) {
@@ -208,8 +221,7 @@ StepOutput CompiledExecutor::continue_build(Mode& mode, const Batch& batch) {
   const Program& program = mode.building->program();
   if (!mode.building->is_ready() || !program.fits(batch)) return work_.run(batch);
   RecordedStep again = record_again(mode, batch);
-  const std::string found = difference(program.expected(batch.size()), again.recording);
-  LINKBOY_CHECK_AS(CompileError, found.empty(), "it does other work each time (", found, ").");
+  check_work_of(program, again, batch);
   const auto building = std::exchange(mode.building, nullptr);
   Package package = building->take();
   work_.log(LogLevel::info, "The step is compiled");
@@ -228,9 +240,8 @@ StepOutput CompiledExecutor::use(Mode& mode, Program program, Package package,
 StepOutput CompiledExecutor::replay(const Mode& mode, CompiledStep& step, const Batch& batch) {
   const ProfilerRange range("compiled_step");
   if (!step.is_confirmed(batch.size())) {
-    const std::string found = step.confirm(record_again(mode, batch), batch.size());
-    LINKBOY_CHECK_AS(CompileError, found.empty(), "it does other work each time (", found,
-                     "). Give it the values that change as tensors of the batch.");
+    check_work_of(step.program(), record_again(mode, batch), batch);
+    step.confirm(batch.size());
   }
   return step.replay(batch);
 }

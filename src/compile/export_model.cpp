@@ -6,16 +6,12 @@
 #include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/ScopeExit.h>
-#include <fmt/format.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 #include <vector>
 
-#include "checkpoint/file_descriptor.hpp"
 #include "compile/compile_tool.hpp"
 #include "compile/package_cache.hpp"
 #include "compile/program.hpp"
@@ -29,8 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-/// An example with fewer samples is repeated, because parts of it are recorded, too.
-constexpr int64_t kFewestSamplesOfExample = 4;
 constexpr const char* kMetadata = "linkboy";
 
 const char* extension_of(ExportFormat format) {
@@ -49,9 +43,8 @@ Batch batch_of(c10::ArrayRef<at::Tensor> example, bool has_any_size) {
   return map_tensors(batch, [&](const at::Tensor& tensor) {
     at::Tensor input = tensor.detach();
     const bool has_samples = tensor.dim() > 0 && tensor.size(0) == batch.size();
-    if (has_any_size && has_samples && batch.size() > 0) {
-      while (input.size(0) < kFewestSamplesOfExample) input = at::cat({input, input});
-    }
+    // With one sample, a model may make other calls: LibTorch expands dimensions of size 1.
+    if (has_any_size && has_samples && batch.size() == 1) input = at::cat({input, input});
     return input.contiguous();
   });
 }
@@ -96,20 +89,6 @@ void check(const Recording& recording) {
                     "\" in evaluation mode, which an exported model cannot. Compute it outside.");
     }
   }
-}
-
-/// Records until two recordings are equal: a module may fill a cache when it is called for the
-/// first time.
-RecordedModel record_settled_model(const Model& model, const Batch& batch) {
-  RecordedModel recorded = record_model(model, batch);
-  for (int i = 1; i < kMostRecordings; ++i) {
-    check(recorded.recording);
-    RecordedModel again = record_model(model, batch);
-    const bool is_settled = difference(recorded.recording, again.recording).empty();
-    recorded = std::move(again);
-    if (is_settled) return recorded;
-  }
-  throw Error("the model makes other calls each time that it is called; it cannot be exported.");
 }
 
 /// Returns model.json, and adds the weights that the program reads.
@@ -223,7 +202,11 @@ void export_model(const Model& model, c10::ArrayRef<at::Tensor> example, const f
   const auto restore_mkldnn =
       c10::make_scope_exit([&] { at::globalContext().setUserEnabledMkldnn(uses_mkldnn); });
 
-  const RecordedModel recorded = record_settled_model(model, batch);
+  const RecordedModel recorded = record_until_settled([&] {
+    RecordedModel each = record_model(model, batch);
+    check(each.recording);
+    return each;
+  });
   const Program program =
       options.has_any_batch_size
           ? Program::of(recorded.recording, batch,
@@ -243,18 +226,14 @@ void export_model(const Model& model, c10::ArrayRef<at::Tensor> example, const f
   const json description = describe(recorded, program, options, weights);
   std::error_code error;
   if (absolute.has_parent_path()) fs::create_directories(absolute.parent_path(), error);
-  std::string folder = absolute.string() + ".XXXXXX";
-  LINKBOY_CHECK(!error && ::mkdtemp(folder.data()) != nullptr, "cannot create the folder ", folder,
-                ": ", error ? error.message() : system_reason(errno), ". Choose another folder.");
-  const auto remove_folder = c10::make_scope_exit([&] {
-    std::error_code ignored;
-    fs::remove_all(folder, ignored);
-  });
-  write_checkpoint(fs::path(folder) / "weights.pt", weights);
-  write_text(fs::path(folder) / "program.json", program.text());
-  write_text(fs::path(folder) / "model.json", description.dump());
-  run_compile_script(folder, [] {});
-  fs::rename(fs::path(folder) / (std::string("exported") + extension), path, error);
+  LINKBOY_CHECK(!error, "cannot create the folder of ", path, ": ", error.message(),
+                ". Choose another folder.");
+  const BuildFolder building(absolute);
+  write_checkpoint(building.path() / "weights.pt", weights);
+  write_text(building.path() / "program.json", program.text());
+  write_text(building.path() / "model.json", description.dump());
+  run_compile_script(building.path(), [] {});
+  fs::rename(building.path() / (std::string("exported") + extension), path, error);
   LINKBOY_CHECK(!error, "cannot write ", path, ": ", error.message(), ".");
 }
 

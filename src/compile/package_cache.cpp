@@ -41,9 +41,10 @@ std::string digest_of_code(const fs::path& folder) {
   return c10::sha1(contents_of(folder / kLibrary) + contents_of(folder / kOperators)).str();
 }
 
+bool is_own(const struct stat& info) { return info.st_uid == ::geteuid() || info.st_uid == 0; }
+
 bool can_others_write(const struct stat& info) {
-  const bool is_own = info.st_uid == ::geteuid() || info.st_uid == 0;
-  return !is_own || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0;
+  return !is_own(info) || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0;
 }
 
 /// Checks that nobody else can replace a file in the folder: a package is code.
@@ -52,8 +53,7 @@ void check_is_private(const fs::path& folder) {
     struct stat info {};
     LINKBOY_CHECK_AS(CompileError, ::stat(place.c_str(), &info) == 0, "cannot read ", place, ": ",
                      system_reason(errno), ".");
-    const bool is_own = info.st_uid == ::geteuid() || info.st_uid == 0;
-    const bool is_protected = is_own && place != folder && (info.st_mode & S_ISVTX) != 0;
+    const bool is_protected = is_own(info) && place != folder && (info.st_mode & S_ISVTX) != 0;
     LINKBOY_CHECK_AS(CompileError, is_protected || !can_others_write(info), "the cache ", folder,
                      " may contain code of others: ", place,
                      " can be written by other users. "
@@ -149,8 +149,8 @@ json read_manifest(const fs::path& folder) {
 
 BuildFolder::BuildFolder(const fs::path& target) {
   std::string path = target.string() + kBuilding + "XXXXXX";
-  LINKBOY_CHECK_AS(CompileError, ::mkdtemp(path.data()) != nullptr, "cannot write to the cache ",
-                   target.parent_path(), ": ", system_reason(errno), ".");
+  LINKBOY_CHECK_AS(CompileError, ::mkdtemp(path.data()) != nullptr, "cannot create the folder ",
+                   path, ": ", system_reason(errno), ". Choose another folder.");
   path_ = path;
 }
 

@@ -10,15 +10,8 @@
 #include <vector>
 
 #include "compile/program.hpp"
-#include "linkboy/error.hpp"
 
 namespace linkboy {
-
-/// A program cannot be compiled, or its package cannot be used.
-class CompileError : public Error {
- public:
-  using Error::Error;
-};
 
 /// A compiled program.
 class CompiledPackage {

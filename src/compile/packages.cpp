@@ -77,10 +77,8 @@ std::vector<PackageInfo> list_packages(const fs::path& cache) {
 
 void pin_package(const fs::path& folder, bool is_pinned) {
   const fs::path pin = folder / kPin;
-  change_files(pin, [&] {
-    if (!is_pinned) fs::remove(pin);
-  });
-  if (is_pinned) write_text(pin, "");
+  if (is_pinned) return write_text(pin, "");
+  change_files(pin, [&] { fs::remove(pin); });
 }
 
 void copy_package(const fs::path& folder, const fs::path& cache) {

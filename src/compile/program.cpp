@@ -211,7 +211,6 @@ void Program::use(const json& program, const std::vector<at::Tensor>& tensors) {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     state_.push_back(all_inputs_[i]["kind"] == "batch" ? at::Tensor() : tensors[i]);
   }
-  num_calls_ = program["calls"].size();
   std::set<int64_t> read;
   for (const json& call : program["calls"]) add_tensors(call["arguments"], read);
   for (const json& output : program["outputs"]) {

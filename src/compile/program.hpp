@@ -6,12 +6,20 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compile/recorder.hpp"
 #include "linkboy/data/batch.hpp"
+#include "linkboy/error.hpp"
 
 namespace linkboy {
+
+/// A program cannot be compiled, or its package cannot be used.
+class CompileError : public Error {
+ public:
+  using Error::Error;
+};
 
 /// Returns a number of a program, which may depend on the batch: {"size": [factor, offset]}.
 int64_t size_at(const nlohmann::json& size, int64_t num_samples);
@@ -44,7 +52,7 @@ class Program {
   const std::string& text() const { return text_; }
   /// Whether the program works for batches of different sizes.
   bool has_any_size() const { return has_any_size_; }
-  std::size_t num_calls() const { return num_calls_; }
+  std::size_t num_calls() const { return calls_.size(); }
   /// The inputs that the program reads, as indices of the recording's inputs.
   const std::vector<std::size_t>& inputs() const { return inputs_; }
   /// The constants of the recordings, whose numbers may depend on the batch.
@@ -64,7 +72,6 @@ class Program {
 
   std::string text_;
   bool has_any_size_ = false;
-  std::size_t num_calls_ = 0;
   std::vector<std::size_t> inputs_;
   nlohmann::json constants_;
   nlohmann::json calls_;
@@ -77,5 +84,22 @@ class Program {
 /// Describes the first difference of two recordings of a step that ought to be equal; empty if they
 /// are. Does not compare the tensors of the batch.
 std::string difference(const Recording& first, const Recording& second);
+
+/// Calls `record`, which returns a struct with a Recording, until two of them are equal: a module
+/// may fill a cache when it is called for the first time.
+/// @throws CompileError if they never are, and what `record` throws.
+template <class Record>
+auto record_until_settled(const Record& record) {
+  constexpr int kMostRecordings = 4;
+  auto recorded = record();
+  std::string found;
+  for (int i = 1; i < kMostRecordings; ++i) {
+    auto again = record();
+    found = difference(recorded.recording, again.recording);
+    recorded = std::move(again);
+    if (found.empty()) return recorded;
+  }
+  throw CompileError(c10::str("it does other work each time (", found, ")."));
+}
 
 }  // namespace linkboy

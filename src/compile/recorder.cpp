@@ -13,7 +13,6 @@
 #include <atomic>
 #include <cmath>
 #include <functional>
-#include <optional>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -50,7 +49,7 @@ json description_of(const at::Tensor& tensor) {
 }
 
 const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
-  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+  return tensor.storage().unsafeGetStorageImpl();
 }
 
 /// Returns a tensor of all memory that a tensor's storage has.
@@ -68,7 +67,7 @@ bool is_whole(const at::Tensor& tensor) {
 
 /// Returns a digest of the contents of a small storage; 0 for a large one.
 std::size_t digest_of(const c10::StorageImpl* storage) {
-  if (storage == nullptr || storage->nbytes() > kMostDigestedBytes || storage->nbytes() == 0 ||
+  if (storage->nbytes() > kMostDigestedBytes || storage->nbytes() == 0 ||
       !storage->device().is_cpu()) {
     return 0;
   }
@@ -93,7 +92,7 @@ class Recorder {
   struct Value {
     int64_t id;
     c10::weak_intrusive_ptr<c10::TensorImpl, at::UndefinedTensorImpl> tensor;
-    std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     at::ScalarType dtype;
     std::vector<int64_t> shape, strides;
     int64_t offset;
@@ -137,22 +136,16 @@ void fallback(const c10::OperatorHandle& called, c10::DispatchKeySet keys,
 
 int64_t Recorder::define(const at::Tensor& tensor) {
   const int64_t id = num_ids_++;
-  const auto* const storage = storage_of(tensor);
   Value value{
       id,
       c10::weak_intrusive_ptr<c10::TensorImpl, at::UndefinedTensorImpl>(tensor.getIntrusivePtr()),
-      {},
+      tensor.storage().getWeakStorageImpl(),
       tensor.scalar_type(),
       tensor.sizes().vec(),
       tensor.strides().vec(),
-      0,
-      false};
-  if (storage != nullptr) {
-    value.storage = tensor.storage().getWeakStorageImpl();
-    value.offset = tensor.storage_offset();
-    value.is_whole = is_whole(tensor);
-    by_storage_.emplace(storage, value);
-  }
+      tensor.storage_offset(),
+      is_whole(tensor)};
+  by_storage_.emplace(storage_of(tensor), value);
   values_.insert_or_assign(tensor.unsafeGetTensorImpl(), std::move(value));
   return id;
 }
@@ -180,7 +173,7 @@ const Recorder::Value* Recorder::find(const at::Tensor& tensor) const {
   const auto known = values_.find(tensor.unsafeGetTensorImpl());
   // set_data() gives a tensor other memory without a call.
   if (known != values_.end() && is_like(known->second) &&
-      known->second.storage->_unsafe_get_target() == storage_of(tensor)) {
+      known->second.storage._unsafe_get_target() == storage_of(tensor)) {
     return &known->second;
   }
   // Autograd's saved tensors, detach() and data() make tensors without a call.
@@ -199,7 +192,7 @@ json Recorder::encode(const at::Tensor& tensor, bool is_read, const std::string&
   const auto* const storage = storage_of(tensor);
   if (!empty_.contains(storage)) check_host_has_not_written(storage, reader);
   if (const Value* value = find(tensor)) {
-    if (is_read && storage != nullptr && empty_.contains(storage)) {
+    if (is_read && empty_.contains(storage)) {
       add_problem(reader +
                   " reads a tensor into which the step has written on the host (with "
                   "torch::tensor, from_blob or data_ptr)");
@@ -308,44 +301,42 @@ void Recorder::on_call(const c10::OperatorHandle& called, c10::DispatchKeySet ke
   const bool is_random = called.hasTag(at::Tag::nondeterministic_seeded);
   json arguments = json::array();
   std::vector<const c10::StorageImpl*> changed;
-  {
-    const auto write = [&](const at::Tensor& tensor) {
-      if (!tensor.defined() || !is_plain_memory(tensor)) return;
-      before_write(tensor, name);
-      changed.push_back(storage_of(tensor));
-    };
-    if (called.hasTag(at::Tag::data_dependent_output) ||
-        called.hasTag(at::Tag::dynamic_output_shape)) {
-      add_problem(name +
-                  " lets the values of a tensor decide what the step does (item(), a branch, "
-                  "a selection)");
+  const auto write = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || !is_plain_memory(tensor)) return;
+    before_write(tensor, name);
+    changed.push_back(storage_of(tensor));
+  };
+  if (called.hasTag(at::Tag::data_dependent_output) ||
+      called.hasTag(at::Tag::dynamic_output_shape)) {
+    add_problem(name +
+                " lets the values of a tensor decide what the step does (item(), a branch, "
+                "a selection)");
+  }
+  if (name == "aten::mkldnn_rnn_layer_backward") {
+    add_problem(name +
+                " needs a workspace, which the fused LSTM makes only if gradients are enabled");
+  }
+  if (is_random && !at::equal(generator_state_, rng_state_of(c10::kCPU))) {
+    add_problem(name +
+                " draws random numbers after the step has set the state of the generator "
+                "(as a recomputation of activations does)");
+  }
+  const auto values = torch::jit::last(*stack, schema.arguments().size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto* const alias = schema.arguments()[i].alias_info();
+    // A view does not read, and what is written first is not read before.
+    arguments.push_back(
+        encode(values[i], *schema.arguments()[i].real_type(), alias == nullptr, name));
+    if (alias == nullptr || !alias->isWrite()) continue;
+    if (values[i].isTensor()) {
+      write(values[i].toTensor());
+    } else if (values[i].isTensorList()) {
+      for (const at::Tensor& tensor : values[i].toTensorVector()) write(tensor);
     }
-    if (name == "aten::mkldnn_rnn_layer_backward") {
-      add_problem(name +
-                  " needs a workspace, which the fused LSTM makes only if gradients are enabled");
-    }
-    if (is_random && !at::equal(generator_state_, rng_state_of(c10::kCPU))) {
-      add_problem(name +
-                  " draws random numbers after the step has set the state of the generator "
-                  "(as a recomputation of activations does)");
-    }
-    const auto values = torch::jit::last(*stack, schema.arguments().size());
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const auto* const alias = schema.arguments()[i].alias_info();
-      // A view does not read, and what is written first is not read before.
-      arguments.push_back(
-          encode(values[i], *schema.arguments()[i].real_type(), alias == nullptr, name));
-      if (alias == nullptr || !alias->isWrite()) continue;
-      if (values[i].isTensor()) {
-        write(values[i].toTensor());
-      } else if (values[i].isTensorList()) {
-        for (const at::Tensor& tensor : values[i].toTensorVector()) write(tensor);
-      }
-    }
-    if (name == "aten::native_batch_norm" && values[5].toBool()) {  // in training
-      for (const int i : {3, 4}) {  // the running statistics, whose writes the schema does not name
-        if (values[i].isTensor()) write(values[i].toTensor());
-      }
+  }
+  if (name == "aten::native_batch_norm" && values[5].toBool()) {  // in training
+    for (const int i : {3, 4}) {  // the running statistics, whose writes the schema does not name
+      if (values[i].isTensor()) write(values[i].toTensor());
     }
   }
   called.redispatchBoxed(keys, stack);

@@ -50,9 +50,6 @@ struct Recording {
   std::vector<std::string> problems{};
 };
 
-/// How often a function is recorded, at most, until two recordings are equal.
-inline constexpr int kMostRecordings = 4;
-
 /// Runs `function` and records the ATen calls that it makes on this thread, including those of
 /// backward passes. Afterwards the memory of the inputs and the default random number generator of
 /// the CPU are as before.

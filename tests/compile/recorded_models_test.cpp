@@ -77,7 +77,11 @@ std::string result_of(Model model, const Batch& batch) {
     return {.loss = loss, .model_outputs = outputs, .batch_size = of.size()};
   }};
   try {
-    RecordedStep step = record_settled_step(work, state, trained, batch);
+    RecordedStep step = record_until_settled([&] {
+      RecordedStep each = record_step(work, state, trained, batch);
+      if (!each.recording.problems.empty()) throw CompileError(each.recording.problems.front());
+      return each;
+    });
     Program program = Program::of(step.recording, batch, [&](const Batch& other) {
       return record_step(work, state, trained, other).recording;
     });
