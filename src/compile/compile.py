@@ -168,6 +168,12 @@ def leave_to_aten(names):
             lowering.make_fallback(getattr(packet, overload), warn=False)
 
 
+def add_biases_in_kernels():
+    """Lets the kernel after a matrix product add the bias, as on a GPU, instead of copying it before the product."""
+    from torch._inductor.fx_passes import post_grad
+    post_grad.is_gpu = lambda _: True
+
+
 def compile_for(cpu):
     """Makes the code run on each CPU of a level. TorchInductor would use all instructions of this one."""
     from torch._inductor import cpp_builder, cpu_vec_isa
@@ -190,6 +196,7 @@ def compile_for(cpu):
 def compile_step(program, folder):
     exported = export(program)
     leave_to_aten(LEFT_TO_ATEN)
+    add_biases_in_kernels()
     settings = {
         "aot_inductor.output_path": os.path.join(folder, "step.so"),
         "aot_inductor.precompile_headers": False,  # takes longer than it saves for one library

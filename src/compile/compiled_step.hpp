@@ -68,8 +68,15 @@ class CompiledStep {
 
   /// Whether the step was recorded again with a batch of this size since `forget_confirmations`.
   bool is_confirmed(int64_t num_samples) const { return confirmed_.contains(num_samples); }
-  void confirm(int64_t num_samples) { confirmed_.insert(num_samples); }
+  void confirm(int64_t num_samples) {
+    confirmed_.insert(num_samples);
+    is_of_earlier_run_ = false;
+  }
   void forget_confirmations() { confirmed_.clear(); }
+  /// The next run may do other work.
+  void begin_run() { is_of_earlier_run_ = true; }
+  /// Whether this run has neither compiled nor confirmed the step.
+  bool is_of_earlier_run() const { return is_of_earlier_run_; }
 
  private:
   std::vector<at::Tensor> run(const Batch& batch);
@@ -86,6 +93,7 @@ class CompiledStep {
   std::vector<std::pair<std::size_t, std::size_t>> of_batch_;
   std::vector<std::size_t> shared_;  // outputs in the memory of others, which must be copied
   std::set<int64_t> confirmed_;
+  bool is_of_earlier_run_ = false;
 };
 
 }  // namespace linkboy

@@ -38,9 +38,8 @@ constexpr int64_t kMostOddBatches = 3;
 /// Leaves a build because the run stops.
 struct Abandoned {};
 
-/// Checks that the step still does the work of its program.
-void check_work_of(const Program& program, const RecordedStep& step, const Batch& batch) {
-  const std::string found = difference(program.expected(batch.size()), step.recording);
+/// Checks that a step had no difference to its program.
+void check_work(const std::string& found) {
   LINKBOY_CHECK_AS(CompileError, found.empty(), "it does other work each time (", found,
                    "). Give it the values that change as tensors of the batch.");
 }
@@ -71,34 +70,68 @@ class BackgroundBuild {
   std::future<Package> package_;  // is destroyed first, and waits
 };
 
+/// The steps with the same trained tensors and modes of modules.
+struct Mode {
+  Tensors trained;
+  std::vector<std::unique_ptr<CompiledStep>> steps;
+  std::unique_ptr<BackgroundBuild> building;
+  int64_t num_odd_batches = 0;
+};
+
+/// The steps that an executor has compiled.
+struct CompiledModes {
+  NamedTensors tensors;  // of the Trainer
+  std::map<std::size_t, Mode> modes;
+};
+
+/// What executors leave for those of the next run.
+struct LeftModes {
+  std::mutex mutex;
+  CompiledModes training, evaluation;
+
+  CompiledModes exchange(bool is_training, CompiledModes modes) {
+    const std::lock_guard lock(mutex);
+    return std::exchange(is_training ? training : evaluation, std::move(modes));
+  }
+};
+
 class CompiledExecutor final : public StepExecutor {
  public:
-  CompiledExecutor(StepWork work, CompileOptions options, LoadPackageFn load)
-      : work_(std::move(work)), options_(std::move(options)), load_(std::move(load)) {}
+  CompiledExecutor(StepWork work, CompileOptions options, LoadPackageFn load,
+                   std::shared_ptr<LeftModes> left)
+      : work_(std::move(work)),
+        options_(std::move(options)),
+        load_(std::move(load)),
+        left_(std::move(left)),
+        compiled_(left_->exchange(work_.is_training, {})) {
+    for (auto& [key, mode] : compiled_.modes) {
+      mode.num_odd_batches = 0;
+      for (const auto& step : mode.steps) step->begin_run();
+    }
+  }
+  ~CompiledExecutor() override {
+    for (auto& [key, mode] : compiled_.modes) mode.building = nullptr;
+    left_->exchange(work_.is_training, std::move(compiled_));
+  }
+  CompiledExecutor(const CompiledExecutor&) = delete;
+  CompiledExecutor& operator=(const CompiledExecutor&) = delete;
 
   void begin_epoch() override;
   StepOutput run(const Batch& batch, AccumulationWindow window) override;
   bool makes_backward_pass() const override { return false; }
 
  private:
-  /// The steps with the same trained tensors and modes of modules.
-  struct Mode {
-    Tensors trained;
-    std::vector<std::unique_ptr<CompiledStep>> steps;
-    std::unique_ptr<BackgroundBuild> building;
-    int64_t num_odd_batches = 0;
-  };
-
   Mode& current_mode();
   bool may_compile(const Mode& mode, const Batch& batch) const;
   StepOutput compile(Mode& mode, const Batch& batch);
   StepOutput continue_build(Mode& mode, const Batch& batch);
   StepOutput use(Mode& mode, Program program, Package package, RecordedStep recorded,
                  const Batch& batch);
-  StepOutput replay(const Mode& mode, CompiledStep& step, const Batch& batch);
+  bool still_does_its_work(const Mode& mode, CompiledStep& step, const Batch& batch) const;
+  static StepOutput replay(CompiledStep& step, const Batch& batch);
   StepOutput give_up(const Batch& batch, const std::string& why);
   RecordedStep record_again(const Mode& mode, const Batch& batch) const {
-    return record_step(work_, tensors_, mode.trained, batch);
+    return record_step(work_, compiled_.tensors, mode.trained, batch);
   }
   bool is_odd(const Batch& batch) const {
     const int64_t regular = work_.batch_size();
@@ -108,39 +141,39 @@ class CompiledExecutor final : public StepExecutor {
   StepWork work_;
   CompileOptions options_;
   LoadPackageFn load_;
-  NamedTensors tensors_;
-  std::map<std::size_t, Mode> modes_;
+  std::shared_ptr<LeftModes> left_;
+  CompiledModes compiled_;
   bool is_eager_ = false;
 };
 
 void CompiledExecutor::begin_epoch() {
   NamedTensors tensors = work_.tensors();
   const bool is_same =
-      std::equal(tensors.begin(), tensors.end(), tensors_.begin(), tensors_.end(),
+      std::equal(tensors.begin(), tensors.end(), compiled_.tensors.begin(), compiled_.tensors.end(),
                  [](const auto& a, const auto& b) { return a.second.is_same(b.second); });
-  if (!is_same) modes_.clear();
-  tensors_ = std::move(tensors);
+  if (!is_same) compiled_.modes.clear();
+  compiled_.tensors = std::move(tensors);
   // An epoch may do other work than the one before.
-  for (auto& [key, mode] : modes_) {
+  for (auto& [key, mode] : compiled_.modes) {
     for (const auto& step : mode.steps) step->forget_confirmations();
   }
 }
 
 /// Finds the mode by all that may change between two steps.
-CompiledExecutor::Mode& CompiledExecutor::current_mode() {
+Mode& CompiledExecutor::current_mode() {
   std::size_t key = c10::get_hash(at::GradMode::is_enabled(), work_.mode(),
                                   at::autocast::is_autocast_enabled(at::kCPU));
-  for (const auto& [name, tensor] : tensors_) {
+  for (const auto& [name, tensor] : compiled_.tensors) {
     key = c10::hash_combine(
         key, c10::get_hash(tensor.requires_grad(), tensor.scalar_type(), tensor.layout()));
     if (tensor.layout() != c10::kStrided) continue;
     for (const int64_t size : tensor.sizes()) key = c10::hash_combine(key, size);
     for (const int64_t stride : tensor.strides()) key = c10::hash_combine(key, stride);
   }
-  const auto [place, is_new] = modes_.try_emplace(key);
+  const auto [place, is_new] = compiled_.modes.try_emplace(key);
   Mode& mode = place->second;
   if (is_new && work_.is_training && at::GradMode::is_enabled()) {
-    for (const auto& [name, tensor] : tensors_) {
+    for (const auto& [name, tensor] : compiled_.tensors) {
       if (tensor.is_leaf() && tensor.requires_grad()) mode.trained.push_back(tensor);
     }
   }
@@ -151,8 +184,11 @@ StepOutput CompiledExecutor::run(const Batch& batch, AccumulationWindow) {
   if (is_eager_) return work_.run(batch);
   Mode& mode = current_mode();
   try {
-    for (const auto& step : mode.steps) {
-      if (step->program().fits(batch)) return replay(mode, *step, batch);
+    const auto step = std::ranges::find_if(
+        mode.steps, [&](const auto& each) { return each->program().fits(batch); });
+    if (step != mode.steps.end()) {
+      if (still_does_its_work(mode, **step, batch)) return replay(**step, batch);
+      mode.steps.erase(step);
     }
     if (mode.building) return continue_build(mode, batch);
     return may_compile(mode, batch) ? compile(mode, batch) : work_.run(batch);
@@ -182,7 +218,7 @@ StepOutput CompiledExecutor::give_up(const Batch& batch, const std::string& why)
                 " To continue eagerly, set CompileOptions::on_failure.");
   work_.log(LogLevel::warning, text + " It runs eagerly.");
   is_eager_ = true;
-  modes_.clear();
+  compiled_.modes.clear();
   return work_.run(batch);
 }
 
@@ -221,7 +257,7 @@ StepOutput CompiledExecutor::continue_build(Mode& mode, const Batch& batch) {
   const Program& program = mode.building->program();
   if (!mode.building->is_ready() || !program.fits(batch)) return work_.run(batch);
   RecordedStep again = record_again(mode, batch);
-  check_work_of(program, again, batch);
+  check_work(difference(program.expected(batch.size()), again.recording));
   const auto building = std::exchange(mode.building, nullptr);
   Package package = building->take();
   work_.log(LogLevel::info, "The step is compiled");
@@ -237,12 +273,22 @@ StepOutput CompiledExecutor::use(Mode& mode, Program program, Package package,
   return output;
 }
 
-StepOutput CompiledExecutor::replay(const Mode& mode, CompiledStep& step, const Batch& batch) {
+/// Records the step again if it was not yet done with a batch of this size. Returns whether it makes
+/// the calls of its program.
+/// @throws CompileError if it has made them in this run.
+bool CompiledExecutor::still_does_its_work(const Mode& mode, CompiledStep& step,
+                                           const Batch& batch) const {
+  if (step.is_confirmed(batch.size())) return true;
+  const RecordedStep again = record_again(mode, batch);
+  const std::string found = difference(step.program().expected(batch.size()), again.recording);
+  if (!found.empty() && step.is_of_earlier_run()) return false;
+  check_work(found);
+  step.confirm(batch.size());
+  return true;
+}
+
+StepOutput CompiledExecutor::replay(CompiledStep& step, const Batch& batch) {
   const ProfilerRange range("compiled_step");
-  if (!step.is_confirmed(batch.size())) {
-    check_work_of(step.program(), record_again(mode, batch), batch);
-    step.confirm(batch.size());
-  }
   return step.replay(batch);
 }
 
@@ -251,8 +297,9 @@ StepOutput CompiledExecutor::replay(const Mode& mode, CompiledStep& step, const 
 CreateStepExecutorFn compiled_steps_from(LoadPackageFn load, CompileOptions options) {
   LINKBOY_CHECK_OPTION(options.tolerance >= 0.0, "tolerance is ", options.tolerance,
                        "; it must be at least 0.");
-  return [options = std::move(options), load = std::move(load)](StepWork work) {
-    return std::make_unique<CompiledExecutor>(std::move(work), options, load);
+  return [options = std::move(options), load = std::move(load),
+          left = std::make_shared<LeftModes>()](StepWork work) {
+    return std::make_unique<CompiledExecutor>(std::move(work), options, load, left);
   };
 }
 

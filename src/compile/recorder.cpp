@@ -7,13 +7,13 @@
 #include <ATen/core/enum_tag.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/ScopeExit.h>
+#include <c10/util/hash.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <functional>
-#include <string_view>
+#include <cstring>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -71,8 +71,22 @@ std::size_t digest_of(const c10::StorageImpl* storage) {
       !storage->device().is_cpu()) {
     return 0;
   }
-  return std::hash<std::string_view>()(
-      {static_cast<const char*>(storage->data()), storage->nbytes()});
+  // Fletcher's checksum: a digest with few collisions would take longer than the calls.
+  uint64_t sum = 0;
+  uint64_t sum_of_sums = 0;
+  const auto* const bytes = static_cast<const char*>(storage->data());
+  const auto add = [&](std::size_t begin, std::size_t size) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + begin, size);
+    sum += word;
+    sum_of_sums += sum;
+  };
+  const std::size_t rest = storage->nbytes() % sizeof(uint64_t);
+  for (std::size_t i = 0; i < storage->nbytes() - rest; i += sizeof(uint64_t)) {
+    add(i, sizeof(uint64_t));
+  }
+  add(storage->nbytes() - rest, rest);
+  return c10::hash_combine(sum, sum_of_sums);
 }
 
 class Recorder {

@@ -57,7 +57,8 @@ LINKBOY_ENUM_NAMES(CompileOptions::OnFailure, eager, error)
 /// tensors.
 ///
 /// Batches that do not fit the package run eagerly. A step is compiled separately for other trained
-/// tensors, other modes of modules, and evaluations.
+/// tensors, other modes of modules, and evaluations. The function keeps the compiled steps of the
+/// last run, and with them the tensors of its model, for a next run of the same Trainer.
 LINKBOY_API CreateStepExecutorFn compiled_steps(CompileOptions options = {});
 
 }  // namespace linkboy
