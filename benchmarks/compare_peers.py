@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares linkboy with its Python peers, in turns within one run. scripts/maintain/benchmark calls it.
 
-    compare_peers.py [--only ROW ...] [--rounds N] [--quick] [--output FILE.json] [--programs DIR]
+    compare_peers.py [--only ROW ...] [--rounds N] [--threads N] [--quick] [--output FILE.json] [--programs DIR]
 
 Each side of a row is a process that waits for its turn. In every round, each side has one turn, and
 the order rotates. A ratio is computed within each round, and its median over the rounds is compared
@@ -410,6 +410,7 @@ def parse_options():
     parser.add_argument("--only", nargs="+", choices=rows, metavar="ROW", default=rows,
                         help=", ".join(rows))
     parser.add_argument("--rounds", type=int, help="number of rounds; the default depends on the row")
+    parser.add_argument("--threads", type=int, help="number of threads of each side; the default depends on the row")
     parser.add_argument("--quick", action="store_true",
                         help="run only 2 short rounds, to check that everything works")
     parser.add_argument("--output", type=pathlib.Path, help="JSON file for the values of all rounds")
@@ -417,8 +418,10 @@ def parse_options():
                         default=HERE.parent / "build" / "release" / "benchmarks")
     parser.add_argument("--only-check-options", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.rounds is not None and options.rounds < 1:
-        parser.error("--rounds must be at least 1")
+    for name in ("rounds", "threads"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            parser.error(f"--{name} must be at least 1")
     if options.only_check_options:
         sys.exit()
     return options
@@ -448,6 +451,7 @@ def main():
             report["rows"][name] = {"table": table.splitlines(), "problem": None}
             continue
         row = ROWS[name]
+        row.threads = options.threads or row.threads
         try:
             values, details = row.measure(run)
         except NotBuilt as missing:

@@ -32,8 +32,8 @@ DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16"
           "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool",
           "ComplexFloat": "complex64", "ComplexDouble": "complex128"}
 MEMORY_FORMATS = [torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d]
-# Max pooling is slower as code of Inductor, which also lets kernels read the numbers of bernoulli before they are drawn.
-LEFT_TO_ATEN = ["max_pool2d_with_indices", "max_pool2d_with_indices_backward", "bernoulli"]
+# Max pooling is slower as code of Inductor, and in ATen with other strides than channels-last.
+POOLING = ["max_pool2d_with_indices", "max_pool2d_with_indices_backward"]
 
 
 def dtype_of(name):
@@ -157,7 +157,7 @@ def export(program, model=None, weights=None):
         return torch.export.export(module, examples, dynamic_shapes=dynamic, strict=False)
 
 
-def leave_to_aten(names):
+def leave_to_aten(names, constraint=None):
     from torch._inductor import lowering
     from torch._inductor.decomposition import decompositions
     for name in names:
@@ -165,7 +165,14 @@ def leave_to_aten(names):
         for overload in packet.overloads():
             decompositions.pop(getattr(packet, overload), None)
             lowering.lowerings.pop(getattr(packet, overload), None)
-            lowering.make_fallback(getattr(packet, overload), warn=False)
+            lowering.make_fallback(getattr(packet, overload), constraint, warn=False)
+
+
+def channels_last(node, *arguments, **named):
+    """The constraint of calls whose images must be channels-last."""
+    from torch._inductor.ir import ExternKernel, IRNode
+    return [ExternKernel.require_channels_last(each) if isinstance(each, IRNode) and len(each.get_size()) == 4 else each
+            for each in arguments], named
 
 
 def add_biases_in_kernels():
@@ -195,15 +202,14 @@ def compile_for(cpu):
 
 def compile_step(program, folder):
     exported = export(program)
-    leave_to_aten(LEFT_TO_ATEN)
-    add_biases_in_kernels()
+    leave_to_aten(["bernoulli"])  # a kernel of Inductor may read its numbers before they are drawn
     settings = {
         "aot_inductor.output_path": os.path.join(folder, "step.so"),
         "aot_inductor.precompile_headers": False,  # takes longer than it saves for one library
         "cpp.dynamic_threads": True,
         "cpp.vec_isa_ok": True,  # without compiling a program for each set of instructions
         "fallback_random": True,  # ATen's generator, in the order of the calls: the numbers of an eager step
-        "layout_optimization": False,  # it would make convolutions channels-last, as for inference
+        "layout_optimization": True,  # channels-last convolutions, without reordering their images
     }
     torch._inductor.aot_compile(exported.module(), exported.example_inputs[0], options=settings)
     for operators in pathlib.Path(folder).glob("*.wrapper.json"):  # those that the library calls by name
@@ -225,7 +231,8 @@ def export_model(program, folder, cpu):
             "aot_inductor.precompile_headers": False,
             "cpp.dynamic_threads": True,
             "cpp.vec_isa_ok": True,
-            "freezing": True,  # weights are prepared once
+            "cpp.weight_prepack": False,  # ATen's convolutions with prepared weights copy images of one channel twice
+            "freezing": True,  # computes once what depends only on weights
         })
 
 
@@ -247,6 +254,8 @@ def main(folder, cpu):
         fail(WRONG_TORCH, f"{sys.executable} has torch {version}; the program uses LibTorch {program['torch_version']}")
     try:
         compile_for(cpu)
+        leave_to_aten(POOLING, channels_last)
+        add_biases_in_kernels()
         with torch.no_grad():
             if os.path.exists(os.path.join(folder, "model.json")):
                 export_model(program, folder, cpu)

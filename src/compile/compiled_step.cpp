@@ -243,6 +243,7 @@ StepOutput CompiledStep::check(const Batch& batch, double tolerance) {
                                 ", and the tolerance is ", tolerance, "."));
   }
   // The compiler may return one tensor twice, or an input. A gradient must be in memory of its own.
+  // Convolutions return channels-last tensors, for which eager code may not be prepared.
   std::set<const c10::StorageImpl*> taken;
   for (const auto* const inputs : {&inputs_, &recording.input_tensors}) {
     for (const at::Tensor& input : *inputs) {
@@ -250,7 +251,10 @@ StepOutput CompiledStep::check(const Batch& batch, double tolerance) {
     }
   }
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (is_shared(taken, outputs[i])) shared_.push_back(i);
+    const bool was_contiguous = recording.output_tensors[i].is_contiguous();
+    if (is_shared(taken, outputs[i]) || (was_contiguous && !outputs[i].is_contiguous())) {
+      copied_.push_back(i);
+    }
   }
   recorded_.recording = {};
   return with_gradients(std::move(outputs), batch);
@@ -260,7 +264,9 @@ StepOutput CompiledStep::replay(const Batch& batch) { return with_gradients(run(
 
 StepOutput CompiledStep::with_gradients(Tensors outputs, const Batch& batch) const {
   const at::NoGradGuard no_grad;
-  for (const std::size_t place : shared_) outputs[place] = outputs[place].clone();
+  for (const std::size_t place : copied_) {
+    outputs[place] = outputs[place].clone(at::MemoryFormat::Contiguous);
+  }
   const auto num_gradients = static_cast<std::ptrdiff_t>(recorded_.with_gradient.size());
   StepOutput output = recorded_.form->filled(
       outputs.data() + num_gradients, size_at(program_.constants()["batch_size"], batch.size()));

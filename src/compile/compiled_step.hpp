@@ -91,7 +91,7 @@ class CompiledStep {
   /// its number in the batch.
   std::vector<at::Tensor> inputs_;
   std::vector<std::pair<std::size_t, std::size_t>> of_batch_;
-  std::vector<std::size_t> shared_;  // outputs in the memory of others, which must be copied
+  std::vector<std::size_t> copied_;  // outputs in the memory of others, or with other strides
   std::set<int64_t> confirmed_;
   bool is_of_earlier_run_ = false;
 };

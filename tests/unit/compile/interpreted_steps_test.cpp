@@ -98,6 +98,33 @@ TEST(InterpretedStepsTest, StepsAreReplayedAndRecordedAgainOncePerEpochAndSize) 
   EXPECT_EQ(run.trainer.num_calls, 4 + 2 + 2 * 2);
 }
 
+TEST(InterpretedStepsTest, ANextRunTakesTheStepsOverUnlessItDoesOtherWork) {
+  const auto double_loss = [](Trainer& trainer, const Batch& batch) {
+    StepOutput output = base(trainer, batch);
+    output.loss = output.loss * 2;
+    return output;
+  };
+  StepRun eager, compiled, other;
+  for (StepRun* run : {&eager, &compiled}) {
+    const CreateStepExecutorFn executor = run == &compiled ? interpreted_steps() : nullptr;
+    run->train_with(executor);
+    run->trainer.num_calls = 0;
+    run->train_with(executor);
+    // The compiled run records once per epoch and size.
+    EXPECT_EQ(run->trainer.num_calls, executor ? 2 * 2 : 2 * 8);
+    run->trainer.step = double_loss;
+    run->train_with(executor);
+    if (executor) {
+      other.train_with(executor);
+    }
+  }
+  EXPECT_EQ(compiled.losses->losses, eager.losses->losses);
+  EXPECT_TRUE(bit_equal(compiled.model->parameters(), eager.model->parameters()));
+  StepRun other_eager;
+  other_eager.train_with({});
+  EXPECT_TRUE(bit_equal(other.model->parameters(), other_eager.model->parameters()));
+}
+
 TEST(InterpretedStepsTest, ABlockThatIsPartOfTwoModulesHasTheGradientsOfEagerSteps) {
   expect_bits_of_eager({}, {}, [](StepRun& run) {
     run.trainer.register_module(run.model.ptr());
