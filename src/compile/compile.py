@@ -170,7 +170,10 @@ def leave_to_aten(names, constraint=None):
 
 def channels_last(node, *arguments, **named):
     """The constraint of calls whose images must be channels-last."""
+    from torch._inductor import lowering
     from torch._inductor.ir import ExternKernel, IRNode
+    if len(arguments[0].get_size()) != 4:
+        return lowering.constrain_to_fx_strides(node, *arguments, **named)
     return [ExternKernel.require_channels_last(each) if isinstance(each, IRNode) and len(each.get_size()) == 4 else each
             for each in arguments], named
 

@@ -115,7 +115,8 @@ StepOutput OutputForm::filled(const at::Tensor* tensors, int64_t batch_size) con
 json OutputForm::constants() const {
   std::string values = c10::str(output_.model_outputs);
   for (const auto& [name, value] : output_.extras.entries()) values += c10::str(name, value);
-  return {{"batch_size", output_.batch_size}, {"values", values}};
+  return {
+      {"batch_size", output_.batch_size}, {"values", values}, {"have_gradient", have_gradient_}};
 }
 
 RecordedStep record_step(const StepWork& work, const NamedTensors& state, const Tensors& trained,
@@ -129,6 +130,7 @@ RecordedStep record_step(const StepWork& work, const NamedTensors& state, const 
     inputs.push_back({"batch", name, tensor});
   }
   RecordedStep step;
+  std::vector<std::size_t> places_with_gradient;
   bool calls_backward = false;
   const WithoutGradients restore(trained);
   step.recording = record(inputs, [&] {
@@ -142,6 +144,7 @@ RecordedStep record_step(const StepWork& work, const NamedTensors& state, const 
       for (std::size_t i = 0; i < trained.size(); ++i) {
         if (!gradients[i].defined()) continue;
         step.with_gradient.push_back(trained[i]);
+        places_with_gradient.push_back(i);
         outputs.push_back(gradients[i]);
       }
     }
@@ -159,6 +162,7 @@ RecordedStep record_step(const StepWork& work, const NamedTensors& state, const 
         c10::str("the batch's tensor \"", name, "\" requires a gradient"));
   }
   step.recording.constants = step.form->constants();
+  step.recording.constants["places_with_gradient"] = places_with_gradient;
   return step;
 }
 
@@ -251,10 +255,10 @@ StepOutput CompiledStep::check(const Batch& batch, double tolerance) {
     }
   }
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const bool was_contiguous = recording.output_tensors[i].is_contiguous();
-    if (is_shared(taken, outputs[i]) || (was_contiguous && !outputs[i].is_contiguous())) {
-      copied_.push_back(i);
-    }
+    const at::Tensor& eager = recording.output_tensors[i];
+    const at::MemoryFormat format = eager.suggest_memory_format();
+    const bool has_other_strides = eager.is_contiguous(format) && !outputs[i].is_contiguous(format);
+    if (is_shared(taken, outputs[i]) || has_other_strides) copied_.emplace_back(i, format);
   }
   recorded_.recording = {};
   return with_gradients(std::move(outputs), batch);
@@ -264,9 +268,7 @@ StepOutput CompiledStep::replay(const Batch& batch) { return with_gradients(run(
 
 StepOutput CompiledStep::with_gradients(Tensors outputs, const Batch& batch) const {
   const at::NoGradGuard no_grad;
-  for (const std::size_t place : copied_) {
-    outputs[place] = outputs[place].clone(at::MemoryFormat::Contiguous);
-  }
+  for (const auto& [place, format] : copied_) outputs[place] = outputs[place].clone(format);
   const auto num_gradients = static_cast<std::ptrdiff_t>(recorded_.with_gradient.size());
   StepOutput output = recorded_.form->filled(
       outputs.data() + num_gradients, size_at(program_.constants()["batch_size"], batch.size()));

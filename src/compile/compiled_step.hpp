@@ -68,14 +68,13 @@ class CompiledStep {
 
   /// Whether the step was recorded again with a batch of this size since `forget_confirmations`.
   bool is_confirmed(int64_t num_samples) const { return confirmed_.contains(num_samples); }
-  void confirm(int64_t num_samples) {
-    confirmed_.insert(num_samples);
-    is_of_earlier_run_ = false;
-  }
+  void confirm(int64_t num_samples) { confirmed_.insert(num_samples); }
   void forget_confirmations() { confirmed_.clear(); }
-  /// The next run may do other work.
-  void begin_run() { is_of_earlier_run_ = true; }
-  /// Whether this run has neither compiled nor confirmed the step.
+  /// Another run uses the step, which may do other work than the run that has compiled it.
+  void begin_run() {
+    forget_confirmations();
+    is_of_earlier_run_ = true;
+  }
   bool is_of_earlier_run() const { return is_of_earlier_run_; }
 
  private:
@@ -91,7 +90,8 @@ class CompiledStep {
   /// its number in the batch.
   std::vector<at::Tensor> inputs_;
   std::vector<std::pair<std::size_t, std::size_t>> of_batch_;
-  std::vector<std::size_t> copied_;  // outputs in the memory of others, or with other strides
+  /// Outputs in the memory of others, or with other strides than those of eager steps.
+  std::vector<std::pair<std::size_t, at::MemoryFormat>> copied_;
   std::set<int64_t> confirmed_;
   bool is_of_earlier_run_ = false;
 };

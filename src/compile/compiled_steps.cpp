@@ -28,6 +28,7 @@ namespace linkboy {
 namespace {
 
 using Package = std::shared_ptr<CompiledPackage>;
+using Steps = std::vector<std::unique_ptr<CompiledStep>>;
 using Tensors = std::vector<at::Tensor>;
 
 // More kinds of batches would rather fill the cache than save time.
@@ -38,8 +39,15 @@ constexpr int64_t kMostOddBatches = 3;
 /// Leaves a build because the run stops.
 struct Abandoned {};
 
-/// Checks that a step had no difference to its program.
-void check_work(const std::string& found) {
+/// Describes what a recording has that its program has not; empty if there is nothing.
+std::string find_other_work(const Program& program, const Recording& recording,
+                            const Batch& batch) {
+  if (!recording.problems.empty()) return recording.problems.front();
+  return difference(program.expected(batch.size()), recording);
+}
+
+/// Throws if other work was found.
+void check_no_other_work(const std::string& found) {
   LINKBOY_CHECK_AS(CompileError, found.empty(), "it does other work each time (", found,
                    "). Give it the values that change as tensors of the batch.");
 }
@@ -73,7 +81,8 @@ class BackgroundBuild {
 /// The steps with the same trained tensors and modes of modules.
 struct Mode {
   Tensors trained;
-  std::vector<std::unique_ptr<CompiledStep>> steps;
+  Steps steps;
+  Steps of_earlier_run;  // and not yet used in this one
   std::unique_ptr<BackgroundBuild> building;
   int64_t num_odd_batches = 0;
 };
@@ -105,12 +114,17 @@ class CompiledExecutor final : public StepExecutor {
         left_(std::move(left)),
         compiled_(left_->exchange(work_.is_training, {})) {
     for (auto& [key, mode] : compiled_.modes) {
+      mode.of_earlier_run = std::exchange(mode.steps, {});
       mode.num_odd_batches = 0;
-      for (const auto& step : mode.steps) step->begin_run();
     }
   }
   ~CompiledExecutor() override {
-    for (auto& [key, mode] : compiled_.modes) mode.building = nullptr;
+    std::erase_if(compiled_.modes, [](const auto& entry) { return entry.second.steps.empty(); });
+    if (compiled_.modes.empty()) compiled_.tensors.clear();
+    for (auto& [key, mode] : compiled_.modes) {
+      mode.of_earlier_run.clear();
+      mode.building = nullptr;
+    }
     left_->exchange(work_.is_training, std::move(compiled_));
   }
   CompiledExecutor(const CompiledExecutor&) = delete;
@@ -123,6 +137,7 @@ class CompiledExecutor final : public StepExecutor {
  private:
   Mode& current_mode();
   bool may_compile(const Mode& mode, const Batch& batch) const;
+  CompiledStep* take_step_of_earlier_run(Mode& mode, const Batch& batch) const;
   StepOutput compile(Mode& mode, const Batch& batch);
   StepOutput continue_build(Mode& mode, const Batch& batch);
   StepOutput use(Mode& mode, Program program, Package package, RecordedStep recorded,
@@ -188,7 +203,7 @@ StepOutput CompiledExecutor::run(const Batch& batch, AccumulationWindow) {
         mode.steps, [&](const auto& each) { return each->program().fits(batch); });
     if (step != mode.steps.end()) {
       if (still_does_its_work(mode, **step, batch)) return replay(**step, batch);
-      mode.steps.erase(step);
+      mode.steps.erase(step);  // its run before may have done other work
     }
     if (mode.building) return continue_build(mode, batch);
     return may_compile(mode, batch) ? compile(mode, batch) : work_.run(batch);
@@ -222,10 +237,29 @@ StepOutput CompiledExecutor::give_up(const Batch& batch, const std::string& why)
   return work_.run(batch);
 }
 
+/// Returns a step that a run before this one has compiled, and this one would compile again; null if
+/// there is none.
+CompiledStep* CompiledExecutor::take_step_of_earlier_run(Mode& mode, const Batch& batch) const {
+  Steps& steps = mode.of_earlier_run;
+  const auto step = std::ranges::find_if(steps, [&](const auto& each) {
+    const Program& program = each->program();
+    return program.fits(batch) && (program.has_any_size() || !is_odd(batch)) &&
+           find_other_work(program, record_again(mode, batch).recording, batch).empty();
+  });
+  if (step == steps.end()) return nullptr;
+  mode.steps.push_back(std::move(*step));
+  steps.erase(step);
+  mode.steps.back()->begin_run();
+  mode.steps.back()->confirm(batch.size());
+  return mode.steps.back().get();
+}
+
 StepOutput CompiledExecutor::compile(Mode& mode, const Batch& batch) {
   LINKBOY_CHECK_AS(CompileError, batch.values().empty(), "a batch has the value \"",
                    batch.values().empty() ? "" : batch.values()[0].first,
                    "\", which a compiled step cannot read; remove it in a transform.");
+  CompiledStep* const step_before = take_step_of_earlier_run(mode, batch);
+  if (step_before != nullptr) return replay(*step_before, batch);
   RecordedStep recorded = record_until_settled([&] {
     RecordedStep step = record_again(mode, batch);
     const auto& problems = step.recording.problems;
@@ -257,7 +291,7 @@ StepOutput CompiledExecutor::continue_build(Mode& mode, const Batch& batch) {
   const Program& program = mode.building->program();
   if (!mode.building->is_ready() || !program.fits(batch)) return work_.run(batch);
   RecordedStep again = record_again(mode, batch);
-  check_work(difference(program.expected(batch.size()), again.recording));
+  check_no_other_work(find_other_work(program, again.recording, batch));
   const auto building = std::exchange(mode.building, nullptr);
   Package package = building->take();
   work_.log(LogLevel::info, "The step is compiled");
@@ -273,16 +307,16 @@ StepOutput CompiledExecutor::use(Mode& mode, Program program, Package package,
   return output;
 }
 
-/// Records the step again if it was not yet done with a batch of this size. Returns whether it makes
-/// the calls of its program.
-/// @throws CompileError if it has made them in this run.
+/// Records the step again if this was not yet done with a batch of this size. Returns whether it
+/// makes the calls of its program.
+/// @throws CompileError if it does not, and was compiled in this run.
 bool CompiledExecutor::still_does_its_work(const Mode& mode, CompiledStep& step,
                                            const Batch& batch) const {
   if (step.is_confirmed(batch.size())) return true;
-  const RecordedStep again = record_again(mode, batch);
-  const std::string found = difference(step.program().expected(batch.size()), again.recording);
+  const std::string found =
+      find_other_work(step.program(), record_again(mode, batch).recording, batch);
   if (!found.empty() && step.is_of_earlier_run()) return false;
-  check_work(found);
+  check_no_other_work(found);
   step.confirm(batch.size());
   return true;
 }

@@ -11,6 +11,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -71,22 +72,22 @@ std::size_t digest_of(const c10::StorageImpl* storage) {
       !storage->device().is_cpu()) {
     return 0;
   }
-  // Fletcher's checksum: a digest with few collisions would take longer than the calls.
-  uint64_t sum = 0;
-  uint64_t sum_of_sums = 0;
+  // Four sums at once, because one would wait for its multiplications.
+  constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;  // odd
+  std::array<uint64_t, 4> sums{1, 2, 3, 4};
   const auto* const bytes = static_cast<const char*>(storage->data());
   const auto add = [&](std::size_t begin, std::size_t size) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes + begin, size);
-    sum += word;
-    sum_of_sums += sum;
+    std::array<uint64_t, 4> words{};
+    std::memcpy(words.data(), bytes + begin, size);
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      sums[i] = (sums[i] ^ words[i]) * kFactor;
+      sums[i] ^= sums[i] >> 32;
+    }
   };
-  const std::size_t rest = storage->nbytes() % sizeof(uint64_t);
-  for (std::size_t i = 0; i < storage->nbytes() - rest; i += sizeof(uint64_t)) {
-    add(i, sizeof(uint64_t));
-  }
+  const std::size_t rest = storage->nbytes() % sizeof(sums);
+  for (std::size_t i = 0; i < storage->nbytes() - rest; i += sizeof(sums)) add(i, sizeof(sums));
   add(storage->nbytes() - rest, rest);
-  return c10::hash_combine(sum, sum_of_sums);
+  return c10::get_hash(sums[0], sums[1], sums[2], sums[3]);
 }
 
 class Recorder {

@@ -16,6 +16,8 @@
 #include <vector>
 
 #include "compile/compiled_executor.hpp"
+#include "support/keep_losses.hpp"
+#include "support/toy.hpp"
 
 namespace linkboy::testing {
 
@@ -124,6 +126,49 @@ inline CreateStepExecutorFn interpreted_steps(CompileOptions options = {
         return std::make_shared<InterpretedPackage>(program);
       },
       std::move(options));
+}
+
+using ForwardFn = std::function<StepOutput(Trainer& trainer, const Batch& batch)>;
+
+/// A Trainer with a step of the test, which counts its calls.
+struct StepTrainer : QuietTrainer {
+  using QuietTrainer::QuietTrainer;
+
+  StepOutput calculate_train_batch_loss(const Batch& batch) override {
+    ++num_calls;
+    return step ? step(*this, batch) : QuietTrainer::calculate_train_batch_loss(batch);
+  }
+  StepOutput base_step(const Batch& batch) {
+    return QuietTrainer::calculate_train_batch_loss(batch);
+  }
+
+  ForwardFn step;
+  int64_t num_calls = 0;
+};
+
+struct StepRun : ToyOf<StepTrainer> {
+  explicit StepRun(ForwardFn step = {}, torch::nn::Sequential net = toy_model())
+      : ToyOf({}, 0.1, {.device = "cpu"}, std::move(net)) {
+    trainer.step = std::move(step);
+    trainer.callback_handler().add(losses);
+  }
+
+  TrainResult train_with(CreateStepExecutorFn executor, TrainOptions options = {},
+                         int64_t batch_size = 4) {
+    torch::manual_seed(7);
+    options.execution_mode = executor ? ExecutionMode::compiled : ExecutionMode::eager;
+    options.create_step_executor_fn = std::move(executor);
+    if (!options.train_dataset) options.train_dataset = toy_data(31);
+    options.per_device_batch_size = batch_size;
+    if (!options.num_epochs) options.num_epochs = 2;
+    return train(options);
+  }
+
+  std::shared_ptr<KeepLosses> losses = std::make_shared<KeepLosses>();
+};
+
+inline StepOutput base(Trainer& trainer, const Batch& batch) {
+  return dynamic_cast<StepTrainer&>(trainer).base_step(batch);
 }
 
 }  // namespace linkboy::testing

@@ -57,8 +57,11 @@ LINKBOY_ENUM_NAMES(CompileOptions::OnFailure, eager, error)
 /// tensors.
 ///
 /// Batches that do not fit the package run eagerly. A step is compiled separately for other trained
-/// tensors, other modes of modules, and evaluations. The function keeps the compiled steps of the
-/// last run, and with them the tensors of its model, for a next run of the same Trainer.
+/// tensors, other modes of modules, and evaluations.
+///
+/// A next run of the same Trainer with the same function (or a copy) takes the compiled steps over
+/// if it does the same work. The function keeps them, and with them the tensors of the model, until
+/// its last copy is destroyed or a run of another Trainer ends.
 LINKBOY_API CreateStepExecutorFn compiled_steps(CompileOptions options = {});
 
 }  // namespace linkboy

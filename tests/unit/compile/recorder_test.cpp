@@ -165,6 +165,13 @@ TEST_F(RecorderTest, WhatCannotBeCompiledIsNamed) {
          return (x.mm(weight) * mask).sum();
        },
        "aten::mul reads a tensor that was written without a call of ATen"},
+      {"a number of the host in the last bytes of a tensor",
+       [&](const Tensor& x) {
+         const Tensor mask = torch::zeros({1});
+         mask.data_ptr<float>()[0] = 1.0F;
+         return (x.mm(weight) * mask).sum();
+       },
+       "aten::mul reads a tensor that was written without a call of ATen"},
       {"numbers of the host in the batch",
        [&](const Tensor& x) {
          x.data_ptr<float>()[0] = 3.0F;
