@@ -212,7 +212,7 @@ def compile_step(program, folder):
         "cpp.dynamic_threads": True,
         "cpp.vec_isa_ok": True,  # without compiling a program for each set of instructions
         "fallback_random": True,  # ATen's generator, in the order of the calls: the numbers of an eager step
-        "layout_optimization": True,  # channels-last convolutions, without reordering their images
+        "layout_optimization": True,  # channels-last convolutions
     }
     torch._inductor.aot_compile(exported.module(), exported.example_inputs[0], options=settings)
     for operators in pathlib.Path(folder).glob("*.wrapper.json"):  # those that the library calls by name
