@@ -203,7 +203,7 @@ StepOutput CompiledExecutor::run(const Batch& batch, AccumulationWindow) {
         mode.steps, [&](const auto& each) { return each->program().fits(batch); });
     if (step != mode.steps.end()) {
       if (still_does_its_work(mode, **step, batch)) return replay(**step, batch);
-      mode.steps.erase(step);  // its run before may have done other work
+      mode.steps.erase(step);  // the earlier run did other work
     }
     if (mode.building) return continue_build(mode, batch);
     return may_compile(mode, batch) ? compile(mode, batch) : work_.run(batch);
@@ -237,8 +237,8 @@ StepOutput CompiledExecutor::give_up(const Batch& batch, const std::string& why)
   return work_.run(batch);
 }
 
-/// Returns a step that a run before this one has compiled, and this one would compile again; null if
-/// there is none.
+/// Returns a step that an earlier run has compiled and this one would compile again; null if there
+/// is none.
 CompiledStep* CompiledExecutor::take_step_of_earlier_run(Mode& mode, const Batch& batch) const {
   Steps& steps = mode.of_earlier_run;
   const auto step = std::ranges::find_if(steps, [&](const auto& each) {

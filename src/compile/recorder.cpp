@@ -72,7 +72,7 @@ std::size_t digest_of(const c10::StorageImpl* storage) {
       !storage->device().is_cpu()) {
     return 0;
   }
-  // Four sums at once, because one would wait for its multiplications.
+  // Four sums, because one would wait for its multiplications.
   constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;  // odd
   std::array<uint64_t, 4> sums{1, 2, 3, 4};
   const auto* const bytes = static_cast<const char*>(storage->data());
