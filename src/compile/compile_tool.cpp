@@ -188,7 +188,8 @@ void run_compile_script(const fs::path& relative, c10::function_ref<void()> wait
                                   ". Install it, or set LINKBOY_PYTHON to a Python with torch ",
                                   TORCH_VERSION, "."));
     default:
-      throw CompileError(c10::str("LibTorch's compiler failed: ", reason));
+      throw CompileError(c10::str("LibTorch's compiler (", python, ") failed with status ",
+                                  WEXITSTATUS(status), reason.empty() ? "." : ": ", reason));
   }
 }
 

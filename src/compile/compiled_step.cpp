@@ -202,8 +202,10 @@ std::string CompiledStep::find_deviation(const Tensors& outputs, double toleranc
     const double size = norm_of(expected);
     const double error = distance(actual, expected);
     // A NaN fails the comparison, too.
-    if (found.empty() && !(error <= tolerance * (size + scale))) {
-      found = fmt::format("{} of norm {:.6g} differs by {:.3g}", what, size, error);
+    const double allowed = tolerance * (size + scale);
+    if (found.empty() && !(error <= allowed)) {
+      found = fmt::format("{} of norm {:.6g} differs by {:.3g}, and {:.3g} is allowed", what, size,
+                          error, allowed);
     }
   };
   for (std::size_t i = 0; i < outputs.size(); ++i) {

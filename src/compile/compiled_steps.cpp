@@ -230,7 +230,7 @@ StepOutput CompiledExecutor::give_up(const Batch& batch, const std::string& why)
   const std::string text = c10::str("the ", work_.is_training ? "training" : "evaluation",
                                     " step is not compiled: ", why);
   LINKBOY_CHECK(options_.on_failure == CompileOptions::OnFailure::eager, text,
-                " To continue eagerly, set CompileOptions::on_failure.");
+                " To continue eagerly, set CompileOptions::on_failure to eager.");
   work_.log(LogLevel::warning, text + " It runs eagerly.");
   is_eager_ = true;
   compiled_.modes.clear();

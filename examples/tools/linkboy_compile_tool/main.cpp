@@ -36,7 +36,7 @@ std::optional<Options> parse_options(const cli::Arguments& arguments) {
   cli::CommandLine command_line(
       "linkboy-compile",
       "Shows, copies, pins and removes packages of compiled steps. PACKAGE "
-      "is the begin of a package's name.\n"
+      "is the beginning of a package's name.\n"
       "Exit status: 0 success, 1 error, 2 usage error.");
   command_line.add_group("Cache").add(
       "cache", "FOLDER", &options.cache,

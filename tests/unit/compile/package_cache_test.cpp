@@ -214,7 +214,7 @@ TEST_F(PackageCacheTest, WhatIsMissingIsNamed) {
     EXPECT_ERROR_AS(CompileError, build(), message);
     EXPECT_EQ(find(), "");
   };
-  expect_failure("echo the last line >&2; exit 3", "LibTorch's compiler failed: the last line");
+  expect_failure("echo the last line >&2; exit 3", "failed with status 3: the last line");
   expect_failure("echo has torch 1.0 >&2; exit 4", "has torch 1.0. Set LINKBOY_PYTHON to a Python");
   expect_failure("echo g++ >&2; exit 5", "no C++ compiler was found (g++). Install g++");
   expect_failure("echo onnxscript >&2; exit 6", "lacks a package: onnxscript. Install it there");
