@@ -34,6 +34,11 @@ DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16"
 MEMORY_FORMATS = [torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d]
 # Max pooling is slower as code of Inductor, and in ATen with other strides than channels-last.
 POOLING = ["max_pool2d_with_indices", "max_pool2d_with_indices_backward"]
+SETTINGS = {
+    "aot_inductor.precompile_headers": False,  # takes longer than it saves for one library
+    "cpp.dynamic_threads": True,
+    "cpp.vec_isa_ok": True,  # without compiling a program for each set of instructions
+}
 
 
 def dtype_of(name):
@@ -174,7 +179,7 @@ def channels_last(node, *arguments, **named):
     from torch._inductor.ir import ExternKernel, IRNode
     if len(arguments[0].get_size()) != 4:
         return lowering.constrain_to_fx_strides(node, *arguments, **named)
-    return [ExternKernel.require_channels_last(each) if isinstance(each, IRNode) and len(each.get_size()) == 4 else each
+    return [ExternKernel.require_channels_last(each) if isinstance(each, IRNode) else each
             for each in arguments], named
 
 
@@ -203,14 +208,19 @@ def compile_for(cpu):
     cpu_vec_isa.valid_vec_isa_list = lambda: [isa] if isa else []
 
 
-def compile_step(program, folder):
+def prepare_compiler(cpu):
+    compile_for(cpu)
+    leave_to_aten(POOLING, channels_last)
+    add_biases_in_kernels()
+
+
+def compile_step(program, folder, cpu):
     exported = export(program)
+    prepare_compiler(cpu)
     leave_to_aten(["bernoulli"])  # a kernel of Inductor may read its numbers before they are drawn
     settings = {
+        **SETTINGS,
         "aot_inductor.output_path": os.path.join(folder, "step.so"),
-        "aot_inductor.precompile_headers": False,  # takes longer than it saves for one library
-        "cpp.dynamic_threads": True,
-        "cpp.vec_isa_ok": True,  # without compiling a program for each set of instructions
         "fallback_random": True,  # ATen's generator, in the order of the calls: the numbers of an eager step
         "layout_optimization": True,  # channels-last convolutions
     }
@@ -229,11 +239,10 @@ def export_model(program, folder, cpu):
     elif model["format"] == "onnx":
         save_onnx(exported, model, target)
     else:
+        prepare_compiler(cpu)
         torch._inductor.aoti_compile_and_package(exported, package_path=target + ".pt2", inductor_configs={
+            **SETTINGS,
             "aot_inductor.metadata": {"linkboy": json.dumps({"cpu": cpu, **model["metadata"]})},
-            "aot_inductor.precompile_headers": False,
-            "cpp.dynamic_threads": True,
-            "cpp.vec_isa_ok": True,
             "cpp.weight_prepack": False,  # ATen's convolutions with prepared weights copy images of one channel twice
             "freezing": True,  # computes once what depends only on weights
         })
@@ -256,14 +265,11 @@ def main(folder, cpu):
     if version != program["torch_version"]:
         fail(WRONG_TORCH, f"{sys.executable} has torch {version}; the program uses LibTorch {program['torch_version']}")
     try:
-        compile_for(cpu)
-        leave_to_aten(POOLING, channels_last)
-        add_biases_in_kernels()
         with torch.no_grad():
             if os.path.exists(os.path.join(folder, "model.json")):
                 export_model(program, folder, cpu)
             else:
-                compile_step(program, folder)
+                compile_step(program, folder, cpu)
     except Exception as error:  # noqa: BLE001: the message is all that the program can use
         if "InvalidCxxCompiler" in str(error):
             fail(NO_COMPILER, error)

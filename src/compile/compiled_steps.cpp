@@ -241,10 +241,14 @@ StepOutput CompiledExecutor::give_up(const Batch& batch, const std::string& why)
 /// is none.
 CompiledStep* CompiledExecutor::take_step_of_earlier_run(Mode& mode, const Batch& batch) const {
   Steps& steps = mode.of_earlier_run;
-  const auto step = std::ranges::find_if(steps, [&](const auto& each) {
+  const auto may_fit = [&](const auto& each) {
     const Program& program = each->program();
-    return program.fits(batch) && (program.has_any_size() || !is_odd(batch)) &&
-           find_other_work(program, record_again(mode, batch).recording, batch).empty();
+    return program.fits(batch) && (program.has_any_size() || !is_odd(batch));
+  };
+  if (std::ranges::none_of(steps, may_fit)) return nullptr;
+  const Recording again = record_again(mode, batch).recording;
+  const auto step = std::ranges::find_if(steps, [&](const auto& each) {
+    return may_fit(each) && find_other_work(each->program(), again, batch).empty();
   });
   if (step == steps.end()) return nullptr;
   mode.steps.push_back(std::move(*step));
