@@ -2,9 +2,11 @@
 
     python3 check_export.py output/export
 
-Python has no code of the model. The package needs the same version of torch, and ONNX needs onnxruntime.
+python3 must be a Python with torch, such as the one with which LibTorch was installed. It has no code of the model. The
+package needs the same version of torch, and ONNX needs onnxruntime.
 """
 
+import argparse
 import logging
 import pathlib
 import sys
@@ -29,6 +31,8 @@ def run_onnx(path):
 
 def main(folder):
     logging.disable(logging.WARNING)  # torch says that it finds no CUDA
+    if not (folder / "test_set.pt").exists():
+        sys.exit(f"{folder} has no test_set.pt; name the folder that export has written")
     test = torch.load(folder / "test_set.pt", weights_only=True)
     for name, load in {"package.pt2": run_package, "program.pt2": run_program, "model.onnx": run_onnx}.items():
         if not (folder / name).exists():
@@ -42,4 +46,6 @@ def main(folder):
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=pathlib.Path, help="the folder of exported models: --output of export")
+    main(parser.parse_args().folder)

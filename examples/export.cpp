@@ -5,6 +5,8 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <map>
+#include <string>
 
 #include <linkboy/checkpoint/checkpoint.hpp>
 #include <linkboy/cli.hpp>
@@ -38,6 +40,8 @@ double largest_difference(const linkboy::Model& package, const at::Tensor& image
   return largest;
 }
 
+void print_line(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
+
 int main(int argc, char** argv) {
   return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments& arguments) {
     fs::path output = "output/export";
@@ -48,25 +52,26 @@ int main(int argc, char** argv) {
         .add_switch("onnx", &has_onnx,
                     "Also export ONNX, which needs the Python package onnxscript.");
     if (!command_line.parse(arguments)) return;
+    using enum linkboy::ExportFormat;
+    std::map<fs::path, linkboy::ExportFormat> files = {{output / "package.pt2", package},
+                                                       {output / "program.pt2", exported_program}};
+    if (has_onnx) files.emplace(output / "model.onnx", onnx);
+    for (const auto& [path, format] : files) linkboy::check_can_export(path, format);
     torch::manual_seed(1);
     linkboy::Model model = train();
 
     const linkboy::Batch test = shapes::make_shapes(200, 28, /*seed=*/2);
     const at::Tensor images = (test.input() / 255 - 0.4) / 0.25;
-    linkboy::export_model(model, images, output / "package.pt2");
-    linkboy::export_model(model, images, output / "program.pt2",
-                          {.format = linkboy::ExportFormat::exported_program});
-    if (has_onnx) {
-      linkboy::export_model(model, images, output / "model.onnx",
-                            {.format = linkboy::ExportFormat::onnx});
+    for (const auto& [path, format] : files) {
+      linkboy::export_model(model, images, path, {.format = format, .tell_fn = print_line});
     }
 
     const torch::NoGradGuard no_grad;
     model.eval();
     const at::Tensor scores = model(images);
     linkboy::write_checkpoint(output / "test_set.pt", {{"images", images}, {"scores", scores}});
-    const linkboy::Model package = linkboy::load_exported_model(output / "package.pt2");
+    const linkboy::Model exported = linkboy::load_exported_model(output / "package.pt2");
     std::printf("scores of the package are equal to 1e-4: %s\n",
-                largest_difference(package, images, scores) < 1e-4 ? "yes" : "no");
+                largest_difference(exported, images, scores) < 1e-4 ? "yes" : "no");
   });
 }

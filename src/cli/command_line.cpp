@@ -264,6 +264,8 @@ std::vector<CommandLine::Setting> CommandLine::read_arguments(const Arguments& a
       text = argument->substr(equals + 1);
     } else if (std::next(argument) != arguments.end() && !std::next(argument)->starts_with("--")) {
       text = *++argument;
+    } else if (name.option->is_bool) {
+      text = "true";
     }
     LINKBOY_CHECK_AS(UsageError, !text.empty(), shown, " needs a value: ", shown, " VALUE.");
     settings.push_back({name, std::move(text), shown});

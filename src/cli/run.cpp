@@ -346,6 +346,10 @@ void check_together(const RunSettings& settings, const RunSettings& defaults) {
   if (settings.trackers.empty() && differ(settings.track_run, defaults.track_run)) {
     refuse("--track_run options are given, but there is no tracker; add --trackers NAME.");
   }
+  if (train.execution_mode != ExecutionMode::compiled &&
+      differ(settings.compile, defaults.compile)) {
+    refuse("--compile options are given, but steps are not compiled; set --execution compiled.");
+  }
   check_outputs_differ(settings);
 }
 

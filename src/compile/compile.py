@@ -1,8 +1,9 @@
-"""Compiles or exports a recorded program of linkboy::compile: compile.py FOLDER CPU.
+"""Compiles or exports a recorded program of linkboy::compile. The arguments are FOLDER CPU.
 
 FOLDER has program.json, the text of a `Program`. Without model.json, it receives step.so, and step.json if the library
 calls operators that it does not contain; neither weights nor data are read. With model.json, it receives "exported":
 a model in one of three formats, with the weights in weights.pt. The code runs on each CPU of the level CPU (x86-64-v3).
+If program.json names an "export_format" instead of a program, only what such an export needs is checked.
 Errors are one line on stderr, after the exit status 3 for a program that cannot be compiled, 4 for a wrong LibTorch,
 5 for a missing compiler, and 6 for a missing package of Python.
 """
@@ -12,7 +13,10 @@ import operator
 import os
 import pathlib
 import re
+import shutil
+import signal
 import sys
+import time
 
 UNSUPPORTED, WRONG_TORCH, NO_COMPILER, NO_PACKAGE = 3, 4, 5, 6
 
@@ -21,6 +25,26 @@ def fail(status, text):
     print(" ".join(str(text).split()), file=sys.stderr)
     sys.exit(status)
 
+
+PARENT = os.getppid()
+
+
+def end(*_):
+    """Removes FOLDER if the program that waits for the result was killed. Otherwise, it does so itself."""
+    if os.getppid() != PARENT:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)  # the C++ compiler
+        for _ in range(20):
+            if not os.path.exists(sys.argv[1]):
+                break
+            shutil.rmtree(sys.argv[1], ignore_errors=True)
+            time.sleep(0.05)
+        os.killpg(0, signal.SIGKILL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+signal.signal(signal.SIGTERM, end)
 
 try:
     import torch
@@ -189,6 +213,65 @@ def add_biases_in_kernels():
     post_grad.is_gpu = lambda _: True
 
 
+def is_onednn_faster():
+    """Whether oneDNN's matrix products are clearly faster than ATen's: MKL does not use AVX512 on CPUs of AMD."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    x, weight = torch.ones(256, 512), torch.ones(512, 512)
+
+    def time_of(product):
+        times = []
+        for _ in range(10):
+            start = time.perf_counter()
+            product()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    multiply = torch.ops.mkldnn._linear_pointwise
+    return time_of(lambda: multiply(x, weight, None, "none", [], "")) < 0.75 * time_of(lambda: x @ weight.t())
+
+
+def multiply_with_onednn():
+    """Leaves large matrix products to oneDNN. Small ones take longer there."""
+    from torch._inductor import ir, lowering, mkldnn_ir
+    from torch._inductor.virtualized import V
+
+    class Product(mkldnn_ir.LinearUnary):
+        @classmethod
+        def create(cls, x, weight, bias):
+            # Unlike LinearUnary, with any strides of the weight.
+            inputs = [cls.require_contiguous(cls.realize_input(x)), cls.realize_input(weight)]
+            constants = ["none", [-1], ""]
+            if bias is None:
+                constants.insert(0, None)
+            else:
+                inputs.append(cls.require_contiguous(cls.realize_input(bias)))
+            layout = ir.FixedLayout(x.get_device(), x.get_dtype(), [x.get_size()[0], weight.get_size()[0]])
+            return mkldnn_ir._create_output_node(cls(layout, inputs, constants))
+
+    def is_large(a, b):
+        rows, inner = a.get_size()
+        num_products = rows * inner * b.get_size()[1]
+        typical = 8 if getattr(num_products, "free_symbols", None) else 1  # times the samples of the example
+        return typical * V.graph.sizevars.size_hint(num_products, fallback=0) >= 2e6
+
+    def lower(overload, product):
+        otherwise = lowering.lowerings[overload]
+
+        def lowered(*arguments, **named):
+            result = None if named else product(*arguments)
+            return otherwise(*arguments, **named) if result is None else ir.TensorBox.create(result)
+
+        lowering.lowerings[overload] = lowered
+
+    def multiply(a, b, bias=None):
+        if a.get_dtype() == torch.float32 and is_large(a, b):
+            return Product.create(a, lowering.permute(b, [1, 0]), bias)
+
+    lower(aten.mm.default, multiply)
+    lower(aten.addmm.default, lambda bias, a, b: multiply(a, b, bias) if len(bias.get_size()) == 1 else None)
+
+
 def compile_for(cpu):
     """Makes the code run on each CPU of a level. TorchInductor would use all instructions of this one."""
     from torch._inductor import cpp_builder, cpu_vec_isa
@@ -212,6 +295,8 @@ def prepare_compiler(cpu):
     compile_for(cpu)
     leave_to_aten(POOLING, channels_last)
     add_biases_in_kernels()
+    if is_onednn_faster():
+        multiply_with_onednn()
 
 
 def compile_step(program, folder, cpu):
@@ -231,6 +316,7 @@ def compile_step(program, folder, cpu):
 
 def export_model(program, folder, cpu):
     model = json.loads(pathlib.Path(folder, "model.json").read_text(encoding="utf-8"))
+    check_tools(model["format"])
     weights = torch.load(os.path.join(folder, "weights.pt"), weights_only=True)
     exported = export(program, model, weights)
     target = os.path.join(folder, "exported")
@@ -249,14 +335,22 @@ def export_model(program, folder, cpu):
 
 
 def save_onnx(exported, model, target):
-    try:
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        fail(NO_PACKAGE, error)
     inputs = [item["name"] for item in model["metadata"]["inputs"]]
     onnx = torch.onnx.export(exported, dynamo=True, input_names=inputs, output_names=model["output_names"],
                              verbose=False)
     onnx.save(target + ".onnx", external_data=False)  # an error if ONNX cannot have so many weights in a file
+
+
+def check_tools(export_format):
+    """Fails if what an export needs is missing."""
+    if export_format == "onnx":
+        try:
+            import onnxscript  # noqa: F401
+        except ModuleNotFoundError as error:
+            fail(NO_PACKAGE, error.name)
+    if export_format == "package":
+        from torch._inductor import cpp_builder
+        cpp_builder.get_cpp_compiler()
 
 
 def main(folder, cpu):
@@ -265,13 +359,15 @@ def main(folder, cpu):
     if version != program["torch_version"]:
         fail(WRONG_TORCH, f"{sys.executable} has torch {version}; the program uses LibTorch {program['torch_version']}")
     try:
+        if "export_format" in program:
+            return check_tools(program["export_format"])
         with torch.no_grad():
             if os.path.exists(os.path.join(folder, "model.json")):
                 export_model(program, folder, cpu)
             else:
                 compile_step(program, folder, cpu)
     except Exception as error:  # noqa: BLE001: the message is all that the program can use
-        if "InvalidCxxCompiler" in str(error):
+        if "InvalidCxxCompiler" in repr(error):
             fail(NO_COMPILER, error)
         import traceback
         traceback.print_exc(file=sys.stdout)

@@ -8,6 +8,7 @@
 #include <c10/util/hash.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <torch/version.h>
@@ -33,6 +34,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kCannotStart = 127;
+constexpr auto kPollInterval = std::chrono::milliseconds(50);
+constexpr auto kTellInterval = std::chrono::seconds(10);
 
 /// The folder of LibTorch's libraries in this process; empty if the system does not tell.
 fs::path libraries_of_torch() {
@@ -51,7 +54,8 @@ std::string find_python() {
   }
   fs::path place = libraries_of_torch();  // PREFIX/lib/python3.x/site-packages/torch/lib
   for (int level = 0; level < 5; ++level) place = place.parent_path();
-  const bool has_python = !place.empty() && fs::exists(place / "bin" / "python3");
+  std::error_code ignored;
+  const bool has_python = !place.empty() && fs::exists(place / "bin" / "python3", ignored);
   return has_python ? place / "bin" / "python3" : fs::path("python3");
 }
 
@@ -119,18 +123,25 @@ std::vector<std::string> usable_cpu_levels() {
 }
 
 void write_text(const fs::path& path, const std::string& text) {
+  errno = 0;
   std::ofstream file(path, std::ios::binary);
   file << text;
   file.close();
-  LINKBOY_CHECK_AS(CompileError, file, "cannot write ", path,
-                   ". Free space, or choose another folder.");
+  if (!file) throw fs::filesystem_error("", path, std::error_code(errno, std::generic_category()));
 }
 
-void run_compile_script(const fs::path& relative, c10::function_ref<void()> wait) {
+void Progress::wait() {
+  std::this_thread::sleep_for(kPollInterval);
+  const bool is_due = std::chrono::steady_clock::now() - start_ >= kTellInterval * (num_told_ + 1);
+  if (is_due) ++num_told_;
+  tell_(is_due ? fmt::format("{}: {} s so far", what_, kTellInterval.count() * num_told_) : "");
+}
+
+void run_compile_script(const fs::path& relative, Progress progress) {
   const fs::path folder = fs::absolute(relative);
   const std::string python = find_python();
-  write_text(folder / "compile.py", compile_script());
-  std::vector<std::string> arguments = {python, "-I", folder / "compile.py", folder, cpu_level()};
+  // Not as a file, which others might replace if they can write to the folder.
+  std::vector<std::string> arguments = {python, "-I", "-c", compile_script(), folder, cpu_level()};
   std::vector<std::string> variables = variables_for(folder);
   const auto argv = pointers_to(arguments);
   const auto envp = pointers_to(variables);
@@ -141,7 +152,11 @@ void run_compile_script(const fs::path& relative, c10::function_ref<void()> wait
                    ".");
   if (child == 0) {   // only calls that are safe after fork in a program with threads
     ::setpgid(0, 0);  // Ctrl-C is for this program, which decides
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    ::signal(SIGTERM, SIG_DFL);
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);  // the script then cleans up
     if (::getppid() != parent) ::_exit(kCannotStart);
     const int input = ::open("/dev/null", O_RDONLY);
     const int output = ::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
@@ -162,14 +177,14 @@ void run_compile_script(const fs::path& relative, c10::function_ref<void()> wait
   });
   pid_t ended = 0;
   while ((ended = retry_if_interrupted([&] { return ::waitpid(child, &status, WNOHANG); })) == 0) {
-    std::this_thread::sleep_for(kPollInterval);
-    wait();
+    progress.wait();
   }
   kill_child.release();
   LINKBOY_CHECK_AS(CompileError, ended == child,
                    "cannot wait for the compiler: ", system_reason(errno),
                    ". Do not ignore SIGCHLD.");
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return;
+  progress.wait();  // what has stopped this program may have ended the compiler
   const std::string reason = last_line_of(errors);
   LINKBOY_CHECK_AS(CompileError, WIFEXITED(status), "the compiler was ended by signal ",
                    WTERMSIG(status), ".");
@@ -178,11 +193,15 @@ void run_compile_script(const fs::path& relative, c10::function_ref<void()> wait
       throw CompileError(c10::str(reason,
                                   ". Set LINKBOY_PYTHON to a Python with the torch that the "
                                   "program uses."));
-    case 5:
-      throw CompileError(c10::str("no C++ compiler was found (", reason,
-                                  "). Install g++, or set CXX to a compiler."));
+    case 5: {
+      const char* const chosen = std::getenv("CXX");
+      LINKBOY_CHECK_AS(CompileError, chosen == nullptr, "the C++ compiler \"", chosen,
+                       "\" does not work. Correct the variable CXX, or unset it to use g++.");
+      throw CompileError("no C++ compiler was found. Install g++, or set CXX to a compiler.");
+    }
     case 6:
-      throw CompileError(c10::str(python, " lacks a package: ", reason, ". Install it there."));
+      throw CompileError(c10::str("the Python package ", reason, " is missing. Run ", python,
+                                  " -m pip install ", reason, "."));
     case kCannotStart:
       throw CompileError(c10::str("cannot start ", python, ": ", reason,
                                   ". Install it, or set LINKBOY_PYTHON to a Python with torch ",

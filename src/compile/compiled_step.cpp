@@ -246,7 +246,8 @@ StepOutput CompiledStep::check(const Batch& batch, double tolerance) {
     for (const WrittenTensor& each : recording.written) each.tensor.copy_(each.before);
     set_rng_state_of(c10::kCPU, generator);
     throw CompileError(c10::str("its compiled form computes something else: ", found,
-                                ", and the tolerance is ", tolerance, "."));
+                                ", and the tolerance (CompileOptions, --compile.tolerance) is ",
+                                tolerance, "."));
   }
   // The compiler may return one tensor twice, or an input. A gradient must be in memory of its own.
   // Convolutions return channels-last tensors, for which eager code may not be prepared.

@@ -93,14 +93,20 @@ struct CompiledModes {
   std::map<std::size_t, Mode> modes;
 };
 
-/// What executors leave for those of the next run.
+/// What the executors of a run share, and what they leave for those of the next run.
 struct LeftModes {
   std::mutex mutex;
   CompiledModes training, evaluation;
+  std::string warning;  // the last one of the run
 
   CompiledModes exchange(bool is_training, CompiledModes modes) {
     const std::lock_guard lock(mutex);
     return std::exchange(is_training ? training : evaluation, std::move(modes));
+  }
+  /// Sets the warning, and returns whether it is another one than before.
+  bool set_warning(const std::string& text) {
+    const std::lock_guard lock(mutex);
+    return std::exchange(warning, text) != text;
   }
 };
 
@@ -113,6 +119,7 @@ class CompiledExecutor final : public StepExecutor {
         load_(std::move(load)),
         left_(std::move(left)),
         compiled_(left_->exchange(work_.is_training, {})) {
+    if (work_.is_training) left_->set_warning("");
     for (auto& [key, mode] : compiled_.modes) {
       mode.of_earlier_run = std::exchange(mode.steps, {});
       mode.num_odd_batches = 0;
@@ -230,8 +237,9 @@ StepOutput CompiledExecutor::give_up(const Batch& batch, const std::string& why)
   const std::string text = c10::str("the ", work_.is_training ? "training" : "evaluation",
                                     " step is not compiled: ", why);
   LINKBOY_CHECK(options_.on_failure == CompileOptions::OnFailure::eager, text,
-                " To continue eagerly, set CompileOptions::on_failure to eager.");
-  work_.log(LogLevel::warning, text + " It runs eagerly.");
+                " To continue eagerly, set CompileOptions::on_failure (--compile.on_failure) to "
+                "eager.");
+  if (left_->set_warning(why)) work_.log(LogLevel::warning, text + " It runs eagerly.");
   is_eager_ = true;
   compiled_.modes.clear();
   return work_.run(batch);
@@ -280,7 +288,9 @@ StepOutput CompiledExecutor::compile(Mode& mode, const Batch& batch) {
   }
   if (options_.in_background) {
     work_.log(LogLevel::info,
-              fmt::format("Compiling a step of {} calls in the background", program.num_calls()));
+              fmt::format("Compiling a step of {} calls in the background. If the run ends before "
+                          "that, the package is lost",
+                          program.num_calls()));
     mode.building = std::make_unique<BackgroundBuild>(std::move(program), load_);
     return work_.run(batch);
   }

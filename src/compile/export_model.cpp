@@ -7,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/ScopeExit.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
+#include <torch/version.h>
 
 #include <algorithm>
 #include <utility>
@@ -26,10 +27,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kMetadata = "linkboy";
-
-const char* extension_of(ExportFormat format) {
-  return format == ExportFormat::onnx ? ".onnx" : ".pt2";
-}
 
 Batch batch_of(c10::ArrayRef<at::Tensor> example, bool has_any_size) {
   NamedTensors tensors;
@@ -120,6 +117,26 @@ json describe(const RecordedModel& recorded, const Program& program, const Expor
           {"metadata", {{"inputs", std::move(inputs)}, {"is_tuple", recorded.is_tuple}}}};
 }
 
+void check_name(const fs::path& path, ExportFormat format) {
+  const char* const extension = format == ExportFormat::onnx ? ".onnx" : ".pt2";
+  LINKBOY_CHECK_OPTION(path.extension() == extension, "the file of format ", enum_name(format),
+                       " is ", path, "; its name must end with ", extension, ".");
+}
+
+/// Calls `build` with a folder next to the file, and removes it.
+void build_in_folder(const fs::path& path, c10::function_ref<void(const fs::path&)> build) {
+  try {
+    const fs::path absolute = fs::absolute(path);  // the compiler runs in another folder
+    LINKBOY_CHECK(!fs::is_directory(absolute), "cannot write ", path,
+                  ": it is a folder. Choose another file.");
+    fs::create_directories(absolute.parent_path());
+    build(BuildFolder(absolute).path());
+  } catch (const fs::filesystem_error& error) {
+    throw Error(c10::str("cannot write ", path, ": ", error.code().message(),
+                         ". Free space, or choose another file."));
+  }
+}
+
 /// A package that a Model can hold.
 class ExportedModule final : public torch::nn::Module {
  public:
@@ -186,11 +203,7 @@ c10::IValue ExportedModule::run(std::vector<at::Tensor> inputs) {
 
 void export_model(const Model& model, c10::ArrayRef<at::Tensor> example, const fs::path& path,
                   ExportOptions options) {
-  const char* const extension = extension_of(options.format);
-  const fs::path absolute = fs::absolute(path);  // the compiler runs in another folder
-  LINKBOY_CHECK_OPTION(path.extension() == extension, "the file of format ",
-                       enum_name(options.format), " is ", path, "; its name must end with ",
-                       extension, ".");
+  check_name(path, options.format);
   const Batch batch = batch_of(example, options.has_any_batch_size);
   Model exported = model;  // the same model
   const ModelModeGuard restore_mode(exported);
@@ -224,17 +237,28 @@ void export_model(const Model& model, c10::ArrayRef<at::Tensor> example, const f
 
   StateDict weights;
   const json description = describe(recorded, program, options, weights);
-  std::error_code error;
-  if (absolute.has_parent_path()) fs::create_directories(absolute.parent_path(), error);
-  LINKBOY_CHECK(!error, "cannot create the folder of ", path, ": ", error.message(),
-                ". Choose another folder.");
-  const BuildFolder building(absolute);
-  write_checkpoint(building.path() / "weights.pt", weights);
-  write_text(building.path() / "program.json", program.text());
-  write_text(building.path() / "model.json", description.dump());
-  run_compile_script(building.path(), [] {});
-  fs::rename(building.path() / (std::string("exported") + extension), path, error);
-  LINKBOY_CHECK(!error, "cannot write ", path, ": ", error.message(), ".");
+  build_in_folder(path, [&](const fs::path& folder) {
+    write_checkpoint(folder / "weights.pt", weights);
+    write_text(folder / "program.json", program.text());
+    write_text(folder / "model.json", description.dump());
+    const auto tell = [&](const std::string& line) {
+      if (options.tell_fn && !line.empty()) options.tell_fn(line);
+    };
+    run_compile_script(folder, Progress("Exporting " + path.string(), tell));
+    const fs::path exported = folder / ("exported" + path.extension().string());
+    LINKBOY_CHECK_AS(CompileError, fs::exists(exported),
+                     "LibTorch's compiler ended without a model.");
+    fs::rename(exported, path);
+  });
+}
+
+void check_can_export(const fs::path& path, ExportFormat format) {
+  check_name(path, format);
+  build_in_folder(path, [&](const fs::path& folder) {
+    const json question = {{"torch_version", TORCH_VERSION}, {"export_format", enum_name(format)}};
+    write_text(folder / "program.json", question.dump());
+    run_compile_script(folder, Progress("", [](const std::string&) {}));
+  });
 }
 
 Model load_exported_model(const fs::path& path) {

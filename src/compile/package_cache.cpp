@@ -2,6 +2,7 @@
 
 #include "compile/package_cache.hpp"
 
+#include <c10/util/ScopeExit.h>
 #include <c10/util/hash.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -12,39 +13,44 @@
 #include <chrono>
 #include <fstream>
 #include <iterator>
-#include <thread>
 #include <utility>
 
 #include "checkpoint/file_descriptor.hpp"
 #include "checkpoint/file_lock.hpp"
-#include "compile/compile_tool.hpp"
 
 namespace linkboy {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-using std::chrono::steady_clock;
 
 constexpr const char* kLibrary = "step.so";
 constexpr const char* kOperators = "step.json";  // if the library calls operators by name
 constexpr const char* kBuilding = ".building.";
-constexpr auto kTellInterval = std::chrono::seconds(10);
+constexpr const char* kLock = ".lock";
 constexpr auto kLongestBuild = std::chrono::hours(24);
 
 std::string contents_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::string contents(std::istreambuf_iterator<char>(file), {});
+  LINKBOY_CHECK_AS(CompileError, file, "cannot read ", path, ": ", system_reason(errno));
+  return contents;
 }
 
 std::string digest_of_code(const fs::path& folder) {
-  return c10::sha1(contents_of(folder / kLibrary) + contents_of(folder / kOperators)).str();
+  const bool has_operators = fs::exists(folder / kOperators);
+  return c10::sha1(contents_of(folder / kLibrary) +
+                   (has_operators ? contents_of(folder / kOperators) : ""))
+      .str();
 }
 
 bool is_own(const struct stat& info) { return info.st_uid == ::geteuid() || info.st_uid == 0; }
 
-bool can_others_write(const struct stat& info) {
-  return !is_own(info) || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0;
+/// Describes who else can write to a place; empty if nobody can.
+std::string find_writer(const fs::path& place, const struct stat& info) {
+  if (!is_own(info)) return c10::str(place, " belongs to the user ", info.st_uid);
+  if ((info.st_mode & (S_IWGRP | S_IWOTH)) == 0) return "";
+  return c10::str(place, " can be written by other users (chmod go-w)");
 }
 
 /// Checks that nobody else can replace a file in the folder: a package is code.
@@ -54,26 +60,27 @@ void check_is_private(const fs::path& folder) {
     LINKBOY_CHECK_AS(CompileError, ::stat(place.c_str(), &info) == 0, "cannot read ", place, ": ",
                      system_reason(errno), ".");
     const bool is_protected = is_own(info) && place != folder && (info.st_mode & S_ISVTX) != 0;
-    LINKBOY_CHECK_AS(CompileError, is_protected || !can_others_write(info), "the cache ", folder,
-                     " may contain code of others: ", place,
-                     " can be written by other users. "
-                     "Choose a cache in a folder of your own.");
+    const std::string writer = is_protected ? "" : find_writer(place, info);
+    LINKBOY_CHECK_AS(CompileError, writer.empty(), "the cache ", folder,
+                     " may contain code of others: ", writer,
+                     ". Correct that, or choose a cache in a folder of your own.");
     if (place == place.parent_path()) return;
   }
 }
 
-/// Whether the package's folder and files are its own, and nobody else can write to them.
-bool is_private_package(const fs::path& folder) {
+/// Checks that the package's folder and files are its own, and that nobody else can write to them.
+void check_package_is_private(const fs::path& folder) {
   for (const fs::path& place :
        {folder, folder / kLibrary, folder / kOperators, folder / kManifest}) {
     struct stat info {};
     if (::lstat(place.c_str(), &info) != 0) {
       if (errno == ENOENT && place.filename() == kOperators) continue;
-      return false;
+      throw CompileError(c10::str("cannot read ", place, ": ", system_reason(errno)));
     }
-    if (S_ISLNK(info.st_mode) || can_others_write(info)) return false;
+    LINKBOY_CHECK_AS(CompileError, !S_ISLNK(info.st_mode), place, " is a link");
+    const std::string writer = find_writer(place, info);
+    LINKBOY_CHECK_AS(CompileError, writer.empty(), writer);
   }
-  return true;
 }
 
 /// Creates folders that only this user can enter.
@@ -86,33 +93,19 @@ void create_private_folders(const fs::path& folder) {
   }
 }
 
-/// Calls `tell` with the seconds that have passed, from time to time.
-class Progress {
- public:
-  Progress(std::string what, c10::function_ref<void(const std::string&)> tell)
-      : what_(std::move(what)), tell_(tell) {}
-
-  void tell_if_due() {
-    const bool is_due = steady_clock::now() - start_ >= kTellInterval * (num_told_ + 1);
-    if (is_due) ++num_told_;
-    tell_(is_due ? fmt::format("{}: {} s so far", what_, kTellInterval.count() * num_told_) : "");
-  }
-
- private:
-  std::string what_;
-  c10::function_ref<void(const std::string&)> tell_;
-  steady_clock::time_point start_ = steady_clock::now();
-  int64_t num_told_ = 0;
-};
-
-bool is_building(const fs::path& path) {
-  return path.filename().string().find(kBuilding) != std::string::npos;
+/// Whether the name is that of a build, or of its lock.
+bool is_build(const std::string& name) {
+  const std::string package = name.substr(0, name.find('.'));
+  return is_package_name(package) &&
+         (name.starts_with(package + kBuilding) || name.ends_with(kLock));
 }
 
-/// Removes the folders of killed builds. A build of another host cannot be asked whether it lives.
-void remove_unfinished_builds(const fs::path& cache) {
+/// Removes what killed builds have left. A build of another host cannot be asked whether it lives.
+/// @param is_build  Tells whether a name is that of a build.
+void remove_unfinished_builds(const fs::path& cache,
+                              c10::function_ref<bool(const std::string&)> is_build) {
   for (const auto& entry : fs::directory_iterator(cache)) {
-    if (!is_building(entry.path())) continue;
+    if (!is_build(entry.path().filename())) continue;
     std::error_code error;  // its own process may finish and rename it at this moment
     const auto age = fs::file_time_type::clock::now() - entry.last_write_time(error);
     if (!error && age > kLongestBuild) fs::remove_all(entry, error);
@@ -132,25 +125,40 @@ class MachineCode final : public CompiledPackage {
 
 }  // namespace
 
+bool is_package_name(const std::string& name) {
+  return name.size() == 40 && name.find_first_not_of("0123456789abcdef") == name.npos;
+}
+
 json read_manifest(const fs::path& folder) {
-  if (!is_private_package(folder)) return nullptr;
+  check_package_is_private(folder);
   json manifest = json::parse(contents_of(folder / kManifest), nullptr, /*allow_exceptions=*/false);
   const auto is = [&](const char* key, json::value_t type) {
     return manifest.is_object() && manifest.contains(key) && manifest[key].type() == type;
   };
-  const bool is_whole =
-      is("key", json::value_t::string) && is("digest", json::value_t::string) &&
-      is("torch_version", json::value_t::string) && is("cpu", json::value_t::string) &&
-      is("num_calls", json::value_t::number_unsigned) &&
-      is("any_batch_size", json::value_t::boolean) &&
-      manifest["key"] == folder.filename().string() && manifest["digest"] == digest_of_code(folder);
-  return is_whole ? manifest : json();
+  LINKBOY_CHECK_AS(CompileError,
+                   is("key", json::value_t::string) && is("digest", json::value_t::string) &&
+                       is("torch_version", json::value_t::string) &&
+                       is("cpu", json::value_t::string) &&
+                       is("num_calls", json::value_t::number_unsigned) &&
+                       is("any_batch_size", json::value_t::boolean),
+                   "its manifest is damaged");
+  LINKBOY_CHECK_AS(CompileError, manifest["key"] == folder.filename().string(),
+                   "it is another program's package");
+  LINKBOY_CHECK_AS(CompileError, manifest["digest"] == digest_of_code(folder),
+                   "its code is damaged");
+  return manifest;
 }
 
 BuildFolder::BuildFolder(const fs::path& target) {
-  std::string path = target.string() + kBuilding + "XXXXXX";
-  LINKBOY_CHECK_AS(CompileError, ::mkdtemp(path.data()) != nullptr, "cannot create the folder ",
-                   path, ": ", system_reason(errno), ". Choose another folder.");
+  constexpr std::string_view kAnyLetters = "XXXXXX";
+  remove_unfinished_builds(target.parent_path(), [&](const std::string& name) {
+    const std::string begin = target.filename().string() + kBuilding;
+    return name.starts_with(begin) && name.size() == begin.size() + kAnyLetters.size();
+  });
+  std::string path = c10::str(target.string(), kBuilding, kAnyLetters);
+  if (::mkdtemp(path.data()) == nullptr) {
+    throw fs::filesystem_error("", path, std::error_code(errno, std::generic_category()));
+  }
   path_ = path;
 }
 
@@ -165,7 +173,11 @@ void BuildFolder::commit(const fs::path& target) const {
                     fs::perm_options::remove);
   }
   fs::remove_all(target);
-  fs::rename(path_, target);
+  std::error_code error;
+  fs::rename(path_, target, error);
+  // Without locks, another process may have made an equal one.
+  const bool is_there = error == std::errc::directory_not_empty || error == std::errc::file_exists;
+  if (error && !is_there) throw fs::filesystem_error("", target, error);
 }
 
 std::shared_ptr<CompiledPackage> load_package(const fs::path& folder) {
@@ -194,58 +206,68 @@ fs::path PackageCache::path_of(const Program& program, const std::string& cpu) c
   return folder_ / c10::sha1(key).str();
 }
 
-fs::path PackageCache::find(const Program& program) const {
+fs::path PackageCache::find(const Program& program, TellFn tell) const {
   for (const std::string& cpu : usable_cpu_levels()) {
     const fs::path folder = path_of(program, cpu);
-    if (read_manifest(folder).is_null()) continue;
-    std::error_code ignored;  // the cache may be read-only
+    std::error_code ignored;
+    if (!fs::exists(folder, ignored)) continue;
+    try {
+      read_manifest(folder);
+    } catch (const CompileError& error) {
+      tell(c10::str("The package ", folder, " is not used: ", error.what()));
+      continue;
+    }
+    // The cache may be read-only.
     fs::last_write_time(folder / kManifest, fs::file_time_type::clock::now(), ignored);
     return folder;
   }
   return {};
 }
 
-fs::path PackageCache::build(const Program& program,
-                             c10::function_ref<void(const std::string&)> tell) const {
+fs::path PackageCache::build(const Program& program, TellFn tell) const {
   try {
-    const fs::path package = find(program);
+    const fs::path package = find(program, tell);
     return package.empty() ? compile(program, tell) : package;
   } catch (const fs::filesystem_error& error) {
-    throw CompileError(
-        c10::str("cannot write to the cache ", folder_, ": ", error.code().message(), "."));
+    throw CompileError(c10::str("cannot write to the cache ", folder_, ": ", error.code().message(),
+                                ". Correct that, or choose another cache (CompileOptions::cache, "
+                                "--compile.cache)."));
   }
 }
 
-std::shared_ptr<CompiledPackage> PackageCache::load(
-    const Program& program, c10::function_ref<void(const std::string&)> tell) const {
+std::shared_ptr<CompiledPackage> PackageCache::load(const Program& program, TellFn tell) const {
   const fs::path package = build(program, tell);
   try {
     return load_package(package);
-  } catch (const CompileError&) {  // it may need another C library
+  } catch (const CompileError& error) {  // it may need another C library
+    tell(error.what());
     std::error_code ignored;
     fs::remove_all(package, ignored);
     return load_package(build(program, tell));
   }
 }
 
-fs::path PackageCache::compile(const Program& program,
-                               c10::function_ref<void(const std::string&)> tell) const {
+fs::path PackageCache::compile(const Program& program, TellFn tell) const {
   const fs::path target = path_of(program, cpu_level());
   const std::string what = fmt::format("Compiling a step of {} calls", program.num_calls());
-  remove_unfinished_builds(folder_);
+  remove_unfinished_builds(folder_, is_build);
   // The lock saves work. Without locks, or on several hosts, each process compiles.
-  const FileDescriptor lock(target.string() + ".lock", O_RDWR | O_CREAT);
+  const fs::path lock_path = target.string() + kLock;
+  FileDescriptor lock;
+  int error = 0;
   Progress waiting(what + " in another process", tell);
-  while (lock && try_lock(lock) == EWOULDBLOCK) {
-    std::this_thread::sleep_for(kPollInterval);
-    waiting.tell_if_due();
-  }
+  do {  // until it is not one that another process has removed
+    lock = FileDescriptor(lock_path, O_RDWR | O_CREAT);
+    while (lock && (error = try_lock(lock)) == EWOULDBLOCK) waiting.wait();
+  } while (lock && error == 0 && !is_at(lock, lock_path));
+  const auto remove_lock = c10::make_scope_exit([&] {
+    if (lock && error == 0) ::unlink(lock_path.c_str());
+  });
   if (fs::path package = find(program); !package.empty()) return package;
   const BuildFolder building(target);
   write_text(building.path() / "program.json", program.text());
   tell(what + (program.has_any_size() ? " for batches of any size" : " for batches of one size"));
-  Progress progress(what, tell);
-  run_compile_script(building.path(), [&] { progress.tell_if_due(); });
+  run_compile_script(building.path(), Progress(what, tell));
   LINKBOY_CHECK_AS(CompileError,
                    fs::is_regular_file(building.path() / kLibrary) &&
                        fs::file_size(building.path() / kLibrary) > 0,
@@ -260,8 +282,6 @@ fs::path PackageCache::compile(const Program& program,
   }
   write_text(building.path() / kManifest, manifest.dump(1));
   building.commit(target);
-  std::error_code ignored;
-  fs::remove(target.string() + ".lock", ignored);
   return target;
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/FunctionRef.h>
 
 #include <filesystem>
 #include <memory>
@@ -9,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "compile/compile_tool.hpp"
 #include "compile/program.hpp"
 
 namespace linkboy {
@@ -28,15 +28,19 @@ std::shared_ptr<CompiledPackage> load_package(const std::filesystem::path& folde
 
 inline constexpr const char* kManifest = "manifest.json";
 
-/// Returns the manifest of a package; null if the folder is not one, if it is damaged, or if others
-/// can write to it.
+/// Whether the name is that of a package.
+bool is_package_name(const std::string& name);
+
+/// Returns the manifest of a package.
+/// @throws CompileError that says why it cannot be used: it is damaged, or others can write to it.
 nlohmann::json read_manifest(const std::filesystem::path& folder);
 
 /// The folder in which a package is made. The destructor removes it.
 class BuildFolder {
  public:
+  /// Also removes those that killed builds of the same package have left for more than a day.
   /// @param target  The folder of the package.
-  /// @throws CompileError if its cache cannot be written.
+  /// @throws std::filesystem::filesystem_error
   explicit BuildFolder(const std::filesystem::path& target);
   ~BuildFolder();
   BuildFolder(const BuildFolder&) = delete;
@@ -64,25 +68,22 @@ class PackageCache {
 
   /// Returns the folder of a program's package, for this level of CPUs or a lower one; empty if
   /// there is none. A damaged or foreign one, or one that others can write, is not returned.
-  std::filesystem::path find(const Program& program) const;
+  /// @param tell  Receives a line about each such package.
+  std::filesystem::path find(
+      const Program& program, TellFn tell = [](const std::string&) {}) const;
 
   /// Returns the folder of a program's package. Compiles the program with Python if there is none,
-  /// or waits for another process that does so. A process that is killed leaves only an unfinished
-  /// folder, which a later one removes.
-  /// @param tell  Receives a line of progress from time to time, and more often an empty line. If
-  ///              it throws, the compiler is killed.
+  /// or waits for another process that does so. What a killed process leaves is removed by the
+  /// compiler, or else by a build after a day.
   /// @throws CompileError that says what to install or to change, and what `tell` throws.
-  std::filesystem::path build(const Program& program,
-                              c10::function_ref<void(const std::string&)> tell) const;
+  std::filesystem::path build(const Program& program, TellFn tell) const;
 
   /// Loads a program's package, as `build` does. One that cannot be loaded is compiled again.
-  std::shared_ptr<CompiledPackage> load(const Program& program,
-                                        c10::function_ref<void(const std::string&)> tell) const;
+  std::shared_ptr<CompiledPackage> load(const Program& program, TellFn tell) const;
 
  private:
   std::filesystem::path path_of(const Program& program, const std::string& cpu) const;
-  std::filesystem::path compile(const Program& program,
-                                c10::function_ref<void(const std::string&)> tell) const;
+  std::filesystem::path compile(const Program& program, TellFn tell) const;
 
   std::filesystem::path folder_;
 };

@@ -48,7 +48,8 @@ fs::path default_package_cache() {
   };
   const std::string cache = variable("XDG_CACHE_HOME");
   LINKBOY_CHECK_AS(CompileError, !cache.empty() || !variable("HOME").empty(),
-                   "neither XDG_CACHE_HOME nor HOME is set; set CompileOptions::cache.");
+                   "neither XDG_CACHE_HOME nor HOME is set; set CompileOptions::cache "
+                   "(--compile.cache).");
   return (cache.empty() ? fs::path(variable("HOME")) / ".cache" : fs::path(cache)) / "linkboy" /
          "compiled";
 }
@@ -57,15 +58,20 @@ std::vector<PackageInfo> list_packages(const fs::path& cache) {
   std::vector<PackageInfo> packages;
   std::error_code error;  // another process may remove a package at the same time
   for (const fs::path& folder : folders_of(cache)) {
-    const json manifest = read_manifest(folder);
-    if (manifest.is_null()) continue;
+    if (!is_package_name(folder.filename()) || !fs::is_directory(folder, error)) continue;
     PackageInfo package{.folder = folder,
-                        .torch_version = manifest["torch_version"],
-                        .cpu = manifest["cpu"],
-                        .num_calls = manifest["num_calls"],
-                        .has_any_batch_size = manifest["any_batch_size"],
-                        .last_use = fs::last_write_time(folder / kManifest, error),
+                        .last_use = fs::last_write_time(folder, error),
                         .is_pinned = fs::exists(folder / kPin, error)};
+    try {
+      const json manifest = read_manifest(folder);
+      package.torch_version = manifest["torch_version"];
+      package.cpu = manifest["cpu"];
+      package.num_calls = manifest["num_calls"];
+      package.has_any_batch_size = manifest["any_batch_size"];
+      package.last_use = fs::last_write_time(folder / kManifest, error);
+    } catch (const CompileError& reason) {
+      package.problem = reason.what();
+    }
     for (const auto& entry : fs::directory_iterator(folder, error)) {
       package.num_bytes += static_cast<int64_t>(entry.file_size(error));
     }
@@ -77,16 +83,20 @@ std::vector<PackageInfo> list_packages(const fs::path& cache) {
 
 void pin_package(const fs::path& folder, bool is_pinned) {
   const fs::path pin = folder / kPin;
-  if (is_pinned) return write_text(pin, "");
-  change_files(pin, [&] { fs::remove(pin); });
+  change_files(pin, [&] { is_pinned ? write_text(pin, "") : static_cast<void>(fs::remove(pin)); });
 }
 
 void copy_package(const fs::path& folder, const fs::path& cache) {
-  LINKBOY_CHECK(!read_manifest(folder).is_null(), folder,
-                " is not a package, or others can write to it. list_packages returns packages.");
+  LINKBOY_CHECK(is_package_name(folder.filename()), folder,
+                " is not a package. list_packages returns packages.");
+  try {
+    read_manifest(folder);
+  } catch (const CompileError& error) {
+    throw Error(c10::str("the package ", folder, " cannot be copied: ", error.what(), "."));
+  }
   const fs::path target = PackageCache(cache).folder() / folder.filename();
-  const BuildFolder copy(target);
   change_files(cache, [&] {
+    const BuildFolder copy(target);
     fs::copy(folder, copy.path(), fs::copy_options::recursive);
     // A program that is shipped may run as another user.
     const auto readable = fs::perms::group_read | fs::perms::others_read;

@@ -3,13 +3,20 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <torch/torch.h>
 
+#include <csignal>
+#include <thread>
+
 #include "compile/compiled_run.hpp"
+#include "compile/package_cache.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "support/at_update.hpp"
 #include "support/environment_variable.hpp"
 #include "support/expect_error.hpp"
+#include "support/file_contents.hpp"
+#include "support/python_peer.hpp"
 
 namespace linkboy::testing::compiled_steps_test {
 namespace {
@@ -117,7 +124,84 @@ TEST(CompiledStepsTest, WithoutACompilerARunTrainsEagerly) {
   torch::manual_seed(7);
   compiled.trainer.train(options);
   EXPECT_TRUE(bit_equal(compiled.net->parameters(), eager.net->parameters()));
-  EXPECT_THAT(compiled.trainer.lines, Contains(HasSubstr("no C++ compiler was found")));
+  EXPECT_THAT(compiled.trainer.lines,
+              Contains(HasSubstr("the C++ compiler \"/nonexistent/c++\" does not work")));
+}
+
+/// compile.py measures which library is faster; this script in place of Python answers for it.
+void write_python(const std::filesystem::path& path, bool is_onednn_faster) {
+  write_bytes(path,
+              c10::str("#!/bin/sh\nscript=$(printf '%s' \"$3\" | sed 's/if is_onednn_faster()/if ",
+                       is_onednn_faster ? "True" : "False", "/')\nshift 3\nexec '",
+                       python_interpreter(), "' -I -c \"$script\" \"$@\"\n"));
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+}
+
+TEST(CompiledStepsTest, LargeMatrixProductsHaveTheResultsOfEagerStepsInEachLibrary) {
+  SKIP_WITHOUT_PYTHON();
+  torch::manual_seed(2);
+  TrainOptions options{
+      .train_dataset = TensorDataset(torch::randn({256, 256}), torch::randint(128, {256})),
+      .per_device_batch_size = 64,
+      .num_epochs = 2};
+  const auto train = [&](ExecutionMode mode, const std::filesystem::path& cache) {
+    torch::manual_seed(3);
+    const torch::nn::Sequential net(torch::nn::Linear(256, 512), torch::nn::ReLU(),
+                                    torch::nn::Linear(512, 128));
+    CompiledRun run(net, torch::nn::CrossEntropyLoss(),
+                    std::make_shared<torch::optim::SGD>(net->parameters(), 0.1));
+    options.execution_mode = mode;
+    options.create_step_executor_fn =
+        compiled_steps({.on_failure = CompileOptions::OnFailure::error, .cache = cache});
+    run.trainer.train(options);
+    return run.losses();
+  };
+  const std::vector<float> expected = train(ExecutionMode::eager, {});
+  for (const bool uses_onednn : {true, false}) {
+    SCOPED_TRACE(uses_onednn);
+    const TemporaryFolder folder;
+    write_python(folder / "python", uses_onednn);
+    const EnvironmentVariable python("LINKBOY_PYTHON", (folder / "python").c_str());
+    EXPECT_LE(largest_difference(train(ExecutionMode::compiled, folder / "cache"), expected), 1e-5);
+    const std::filesystem::path package = *std::filesystem::directory_iterator(folder / "cache");
+    EXPECT_EQ(read_bytes(package / "step.so").find("linear_pointwise") != std::string::npos,
+              uses_onednn);
+  }
+}
+
+TEST(CompiledStepsTest, AKilledProcessLeavesNothing) {
+  SKIP_WITHOUT_PYTHON();
+  const TemporaryFolder cache;
+  const auto builds = [&] {
+    std::vector<std::filesystem::path> paths;
+    for (const auto& entry : std::filesystem::directory_iterator(cache.path())) {
+      if (entry.is_directory()) paths.push_back(entry.path());
+    }
+    return paths;
+  };
+  const auto wait_until = [](const auto& condition) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!condition() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    return condition();
+  };
+  const torch::Tensor x = torch::ones({2});
+  const Program program({record({{"batch", "x", x}}, [&] { return std::vector{x.exp().sin()}; })},
+                        {2});
+  const pid_t process = ::fork();
+  if (process == 0) {
+    try {
+      PackageCache(cache.path()).build(program, [](const std::string&) {});
+    } catch (const std::exception&) {
+    }
+    ::_exit(0);
+  }
+  EXPECT_TRUE(wait_until([&] {
+    const auto paths = builds();
+    return !paths.empty() && exists(paths[0] / "inductor");
+  }));
+  ::kill(process, SIGKILL);
+  ::waitpid(process, nullptr, 0);
+  EXPECT_TRUE(wait_until([&] { return builds().empty(); }));
 }
 
 }  // namespace

@@ -19,6 +19,9 @@ namespace {
 
 namespace fs = std::filesystem;
 namespace nn = torch::nn;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using torch::Tensor;
 
 /// A script that starts LibTorch's Python with the packages of the tests, such as onnxscript.
@@ -56,7 +59,17 @@ void expect_equal_outputs(Model model, const std::function<Inputs(int64_t)>& mak
   {
     const EnvironmentVariable python("LINKBOY_PYTHON", python_with_packages(folder.path()).c_str());
     const Inputs example = make_inputs(5);
-    export_model(model, example, folder / "package.pt2");
+    std::vector<std::string> lines;
+    const auto start = std::chrono::steady_clock::now();
+    export_model(model, example, folder / "package.pt2",
+                 {.tell_fn = [&](const std::string& line) { lines.push_back(line); }});
+    const auto time = std::chrono::steady_clock::now() - start;
+    if (time > std::chrono::seconds(15)) {
+      EXPECT_THAT(lines, Contains(HasSubstr("package.pt2: 10 s so far")));
+    }
+    if (time < std::chrono::seconds(10)) {
+      EXPECT_THAT(lines, IsEmpty());
+    }
     export_model(model, example, folder / "program.pt2",
                  {.format = ExportFormat::exported_program});
     export_model(model, example, folder / "model.onnx", {.format = ExportFormat::onnx});
@@ -142,6 +155,22 @@ TEST(ExportModelTest, APackageChecksItsInputs) {
   EXPECT_ERROR(package(torch::randn({2, 4}, torch::kDouble)), "a tensor of Double [2, 4]");
   EXPECT_ERROR(package(torch::randn({2, 4}), torch::randn({2, 4})),
                "has 1 input(s), but it was called with 2");
+}
+
+TEST(ExportModelTest, ALongExportEndsIfTheReceiverOfItsProgressThrows) {
+  const TemporaryFolder folder;
+  write_bytes(folder / "python", "#!/bin/sh\nsleep 60\n");
+  fs::permissions(folder / "python", fs::perms::owner_all);
+  const EnvironmentVariable python("LINKBOY_PYTHON", (folder / "python").c_str());
+  const Model model = std::make_shared<nn::LinearImpl>(4, 3);
+  const fs::path path = folder / "models" / "model.pt2";
+  const auto stop = [](const std::string& line) {
+    EXPECT_THAT(line, HasSubstr("model.pt2: 10 s so far"));
+    throw std::runtime_error("enough");
+  };
+  EXPECT_THROW(export_model(model, torch::ones({2, 4}), path, {.tell_fn = stop}),
+               std::runtime_error);
+  EXPECT_TRUE(fs::is_empty(path.parent_path()));
 }
 
 }  // namespace

@@ -84,13 +84,21 @@ const PackageInfo& find(const std::vector<PackageInfo>& packages, const std::str
 }
 
 void print(const PackageInfo& package) {
+  const std::string name = name_of(package).substr(0, 12);
+  if (!package.problem.empty()) {
+    fmt::print("{}  cannot be used: {}\n", name, package.problem);
+    return;
+  }
   const auto unused = fs::file_time_type::clock::now() - package.last_use;
-  fmt::print("{}  {:5} calls  {:8}  {:9}  torch {}  {:4} KiB  used {} days ago{}\n",
-             name_of(package).substr(0, 12), package.num_calls,
-             package.has_any_batch_size ? "any size" : "one size", package.cpu,
+  fmt::print("{}  {:5} calls  {:8}  {:9}  torch {}  {:4} KiB  used {} days ago{}\n", name,
+             package.num_calls, package.has_any_batch_size ? "any size" : "one size", package.cpu,
              package.torch_version, package.num_bytes / 1024,
              std::chrono::duration_cast<std::chrono::days>(unused).count(),
              package.is_pinned ? "  pinned" : "");
+}
+
+std::string count(std::size_t num_packages) {
+  return fmt::format("{} package{}", num_packages, num_packages == 1 ? "" : "s");
 }
 
 void run(const Options& options) {
@@ -99,24 +107,34 @@ void run(const Options& options) {
     const auto removed =
         linkboy::remove_unused_packages(cache, std::chrono::hours(24) * *options.remove_unused);
     for (const PackageInfo& package : removed) print(package);
-    fmt::print("{} packages removed\n", removed.size());
+    fmt::print("{} removed\n", count(removed.size()));
     return;
   }
   const std::vector<PackageInfo> packages = linkboy::list_packages(cache);
-  for (const std::string& begin : options.pin) linkboy::pin_package(find(packages, begin).folder);
-  for (const std::string& begin : options.unpin) {
-    linkboy::pin_package(find(packages, begin).folder, /*is_pinned=*/false);
+  for (const auto* const begins : {&options.pin, &options.unpin}) {
+    const bool is_pinned = begins == &options.pin;
+    for (const std::string& begin : *begins) {
+      const fs::path folder = find(packages, begin).folder;
+      linkboy::pin_package(folder, is_pinned);
+      fmt::print("{} {}\n", folder.string(), is_pinned ? "is pinned" : "is not pinned");
+    }
   }
   if (options.list) {
     for (const PackageInfo& package : packages) print(package);
-    fmt::print("{} packages in {}\n", packages.size(), cache.string());
+    fmt::print("{} in {}\n", count(packages.size()), cache.string());
   }
   if (!options.copy_to) return;
   std::vector<PackageInfo> chosen;
   for (const std::string& begin : options.only) chosen.push_back(find(packages, begin));
-  if (options.only.empty()) chosen = packages;
+  for (const PackageInfo& package : packages) {
+    if (!options.only.empty()) break;
+    package.problem.empty() ? chosen.push_back(package) : print(package);
+  }
+  LINKBOY_CHECK(!chosen.empty(), "the cache ", cache,
+                " has no package to copy. Run the program "
+                "once, or name another cache with --cache.");
   for (const PackageInfo& package : chosen) linkboy::copy_package(package.folder, *options.copy_to);
-  fmt::print("{} packages copied to {}\n", chosen.size(), options.copy_to->string());
+  fmt::print("{} copied to {}\n", count(chosen.size()), options.copy_to->string());
 }
 
 }  // namespace

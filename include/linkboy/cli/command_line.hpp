@@ -175,6 +175,7 @@ class LINKBOY_API OptionGroup {
                        .value_name = std::move(value_name),
                        .default_text = to_text(*target),
                        .help = std::move(help),
+                       .is_bool = std::is_same_v<T, bool> || std::is_same_v<T, std::optional<bool>>,
                        .assign = assign,
                        .values = [target] { return std::vector{to_text(*target)}; }});
   }
@@ -236,6 +237,7 @@ class LINKBOY_API OptionGroup {
     std::string default_text{};
     std::string help{};
     bool is_general = false;  // of the CommandLine itself
+    bool is_bool = false;
     bool is_switch = false;
     bool is_list = false;
     bool is_named = false;
@@ -296,7 +298,8 @@ class LINKBOY_API OptionGroup {
 /// `add_named`.
 ///
 /// The last parts of an option's name, as in `--num_epochs 7`, are sufficient if no other name ends
-/// with them. `-` and `_` are equivalent.
+/// with them. `-` and `_` are equivalent. `--name` alone sets a bool of `add` or
+/// `add_fields` to true.
 class LINKBOY_API CommandLine {
  public:
   /// @param description  Description of the program in one or two sentences; `--help` begins with

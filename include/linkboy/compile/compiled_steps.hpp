@@ -12,13 +12,13 @@ namespace linkboy {
 struct CompileOptions {
   /// See `on_failure`.
   enum class OnFailure {
-    /// Continues eagerly, after one warning.
+    /// Continues eagerly, after one warning for each cause.
     eager,
     /// Throws an Error from the micro-step.
     error,
   };
   /// What to do if a step cannot be compiled, or if its compiled form computes something else:
-  /// `eager` continues eagerly, after one warning; `error` throws an Error.
+  /// `eager` continues eagerly, after a warning; `error` throws an Error.
   OnFailure on_failure = OnFailure::eager;
 
   /// The folder of the compiled packages, in which only this user may write. If it is empty,
@@ -32,7 +32,8 @@ struct CompileOptions {
   double tolerance = 0.0;
 
   /// Whether steps run eagerly until a package is ready, while another thread waits for the
-  /// compiler. A run that resumes is then not bit-identical to a whole one.
+  /// compiler. If the run ends before that, the package is lost. A run that resumes is then not
+  /// bit-identical to a whole one.
   bool in_background = false;
 
   LINKBOY_FIELDS(on_failure, cache, tolerance, in_background);
@@ -44,7 +45,7 @@ LINKBOY_ENUM_NAMES(CompileOptions::OnFailure, eager, error)
 ///
 /// The first micro-step records the ATen calls of the forward pass and of the gradients, with the
 /// batch itself and with batches of other sizes, and compiles them with LibTorch's compiler,
-/// TorchInductor, which takes about a minute. This needs a C++ compiler and the Python with which
+/// TorchInductor, which takes 20 to 60 seconds. This needs a C++ compiler and the Python with which
 /// LibTorch was installed (or LINKBOY_PYTHON). The package is kept in a cache; with it, neither is
 /// needed. Its results are compared with those of the recorded step before they are used.
 ///

@@ -4,6 +4,8 @@
 #include <c10/util/ArrayRef.h>
 
 #include <filesystem>
+#include <functional>
+#include <string>
 
 #include "linkboy/export.hpp"
 #include "linkboy/model.hpp"
@@ -32,6 +34,10 @@ struct ExportOptions {
   /// dimension 0. Otherwise, it accepts as many as the example has.
   bool has_any_batch_size = true;
 
+  /// Receives a line about every ten seconds while the compiler works. If it throws, the export
+  /// ends.
+  std::function<void(const std::string&)> tell_fn{};
+
   LINKBOY_FIELDS(format, has_any_batch_size);
 };
 
@@ -44,9 +50,9 @@ struct ExportOptions {
 /// previous contents or the whole model. Creates missing parent folders.
 ///
 /// This needs the Python with which LibTorch was installed, or LINKBOY_PYTHON. A package also needs
-/// a C++ compiler, and takes about half a minute; it runs on each CPU with the vector instructions
+/// a C++ compiler, and takes 10 to 60 seconds; it runs on each CPU with the vector instructions
 /// that this process uses (for older CPUs, export it with `ATEN_CPU_CAPABILITY=avx2`). ONNX needs
-/// the Python package `onnxscript`.
+/// the Python package `onnxscript`. `check_can_export` tells whether all of that is there.
 ///
 /// @param example  The inputs of `forward`; only their shapes and dtypes matter. All tensors, also
 ///                 those of the model, must be on the CPU.
@@ -54,6 +60,13 @@ struct ExportOptions {
 ///         written; `path` is then unchanged.
 LINKBOY_API void export_model(const Model& model, c10::ArrayRef<at::Tensor> example,
                               const std::filesystem::path& path, ExportOptions options = {});
+
+/// Checks what `export_model` needs besides a model: that it can write next to `path`, whose missing
+/// parent folders are created, and that there are Python with its packages and a C++ compiler. Takes
+/// some seconds. Call it before a long training.
+/// @throws Error that says what is missing.
+LINKBOY_API void check_can_export(const std::filesystem::path& path,
+                                  ExportFormat format = ExportFormat::package);
 
 /// Loads a package of `export_model` as a model, which cannot be trained. Its `forward` checks the
 /// shapes and dtypes of the inputs, and returns a tensor, or a list if there are several outputs.

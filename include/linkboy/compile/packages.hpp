@@ -17,6 +17,9 @@ namespace linkboy {
 struct PackageInfo {
   /// Its folder, whose name is the digest of the program and of all that its code depends on.
   std::filesystem::path folder{};
+  /// Why this process cannot use it: it is damaged, or other users can write to it. Empty if it
+  /// can; otherwise, the next four members are empty.
+  std::string problem{};
   /// The version of LibTorch that it needs.
   std::string torch_version{};
   /// The CPUs on which it runs, such as "x86-64-v3".
@@ -27,7 +30,7 @@ struct PackageInfo {
   bool has_any_batch_size = false;
   /// The size of its files.
   int64_t num_bytes = 0;
-  /// When a run has loaded it for the last time.
+  /// When a run has loaded it for the last time; if it cannot be used, when it was written.
   std::filesystem::file_time_type last_use{};
   /// Whether `remove_unused_packages` keeps it.
   bool is_pinned = false;
@@ -50,7 +53,7 @@ LINKBOY_API void pin_package(const std::filesystem::path& folder, bool is_pinned
 
 /// Copies a package to another cache, which is created if it does not exist. An equal package there
 /// is replaced. If the process is killed, the other cache has the whole package or none.
-/// @throws Error if the copy cannot be written.
+/// @throws Error if the package cannot be used, or if the copy cannot be written.
 LINKBOY_API void copy_package(const std::filesystem::path& folder,
                               const std::filesystem::path& cache);
 

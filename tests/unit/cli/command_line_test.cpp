@@ -235,6 +235,21 @@ TEST_F(CliTest, HelpShowsTheKindOfValueOfEachFieldAndItsText) {
                     HasSubstr("--net.name VALUE (=net)")));
 }
 
+TEST_F(CliTest, ABoolAloneIsTrue) {
+  Described options{.is_deep = false};
+  command_line.add_group("Net").add_fields("net", &options);
+  EXPECT_TRUE(parse({"--net.is_deep", "--net.name", "a"}));
+  EXPECT_TRUE(options.is_deep);
+}
+
+TEST_F(CliTest, ABoolMayHaveAValue) {
+  Described options;
+  command_line.add_group("Net").add_fields("net", &options);
+  EXPECT_ERROR_AS(UsageError, parse({"--net.is_deep", "deep"}), "--net.is_deep is 'deep'");
+  EXPECT_TRUE(parse({"--net.is_deep", "false"}));
+  EXPECT_FALSE(options.is_deep);
+}
+
 TEST_F(CliTest, TheEndOfANameIsEnoughIfItIsUnique) {
   Inner first;
   Inner second;

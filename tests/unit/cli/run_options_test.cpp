@@ -88,6 +88,8 @@ TEST_F(RunTest, OptionsWithoutAnEffectAreUsageErrors) {
   fail(2, {"--keep-last", "3"}, "no training states are saved");
   fail(2, {"--num-threads", "-1"}, "--num_threads is -1; it must be at least 0");
   fail(2, {"--track_run.every_n_updates", "3"}, "there is no tracker");
+  fail(2, {"--compile.tolerance", "0.1"}, "steps are not compiled; set --execution compiled");
+  fail(2, {"--compile-in-background"}, "steps are not compiled");
   fail(2, {"--init-key", "net"}, "set it with --init_from FILE");
   fail(2, {"--init-from", "a", "--load-checkpoint", "b"}, "use only one of them");
   fail(2, {"--resume-from", "latest", "--load-checkpoint", "b"}, "use only one of them");

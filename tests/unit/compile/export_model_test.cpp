@@ -45,8 +45,8 @@ Model linear_model() {
 
 struct ExportRefusalsTest : ::testing::Test {
   ExportRefusalsTest() {
-    set_python("cp \"$3\"/weights.pt \"$3\"/model.json " + folder.path().string() +
-               "; echo model > \"$3/exported.pt2\"");
+    set_python("cp \"$4\"/weights.pt \"$4\"/model.json " + folder.path().string() +
+               "; echo model > \"$4/exported.pt2\"");
   }
   void set_python(const std::string& commands) const {
     write_bytes(python, "#!/bin/sh\n" + commands + "\n");
@@ -104,7 +104,7 @@ TEST_F(ExportRefusalsTest, WhatCannotBeExportedIsNamed) {
   set_python("echo the last line >&2; exit 3");
   expect_refused(linear_model(), "failed with status 3: the last line");
   set_python("true");
-  expect_refused(linear_model(), "cannot write");
+  expect_refused(linear_model(), "LibTorch's compiler ended without a model");
   EXPECT_TRUE(fs::is_empty(folder / "models"));
   fs::remove(python);
   expect_refused(linear_model(), "cannot start");
@@ -121,8 +121,23 @@ TEST_F(ExportRefusalsTest, WrongArgumentsAreErrors) {
   EXPECT_ERROR(export_model(model, {Tensor()}, file), "is not a tensor on the CPU");
   EXPECT_ERROR(export_model(model, {x, x}, file), "it accepts 1");
   write_bytes(folder / "occupied", "");
-  EXPECT_ERROR(export_model(model, x, folder / "occupied" / "model.pt2"),
-               "cannot create the folder");
+  EXPECT_ERROR(
+      export_model(model, x, folder / "occupied" / "model.pt2"),
+      "cannot write \"" + (folder / "occupied" / "model.pt2").string() + "\": Not a directory");
+}
+
+TEST_F(ExportRefusalsTest, WhatAnExportNeedsCanBeCheckedBeforeATraining) {
+  set_python("cp \"$4\"/program.json " + folder.path().string());
+  check_can_export(file);
+  const auto question = nlohmann::json::parse(read_bytes(folder / "program.json"));
+  EXPECT_EQ(question["export_format"], "package");
+  EXPECT_TRUE(fs::is_empty(folder / "models")) << "the folder of the file exists then";
+  EXPECT_ERROR(check_can_export(file, ExportFormat::onnx), "its name must end with .onnx");
+  fs::create_directory(folder / "folder.pt2");
+  EXPECT_ERROR(check_can_export(folder / "folder.pt2"), "it is a folder. Choose another file");
+  set_python("echo onnxscript >&2; exit 6");
+  EXPECT_ERROR(check_can_export(folder / "model.onnx", ExportFormat::onnx),
+               "the Python package onnxscript is missing");
 }
 
 TEST_F(ExportRefusalsTest, AFileThatIsNotAPackageIsNotLoaded) {

@@ -292,6 +292,25 @@ TEST(InterpretedStepsTest, APackageThatFailsOrComputesSomethingElseIsNotUsed) {
   }
 }
 
+TEST(InterpretedStepsTest, ACauseIsToldOnceInEachRun) {
+  const auto count = [](const StepRun& run) {
+    return std::ranges::count_if(run.trainer.lines, [](const std::string& line) {
+      return line.find("step is not compiled: ") != line.npos;
+    });
+  };
+  const auto executor = compiled_steps_from(
+      [](const Program&, c10::function_ref<void(const std::string&)>)
+          -> std::shared_ptr<CompiledPackage> { throw CompileError("no compiler."); },
+      {});
+  StepRun run;
+  TrainOptions options{.num_epochs = 1};
+  options.eval_dataset = toy_data(8);
+  run.train_with(executor, options);
+  EXPECT_EQ(count(run), 1) << "for training and evaluation";
+  run.train_with(executor, options);
+  EXPECT_EQ(count(run), 2);
+}
+
 TEST(InterpretedStepsTest, InTheBackgroundStepsRunEagerlyUntilThePackageIsReady) {
   std::atomic<bool> may_end = false;
   const auto executor = compiled_steps_from(
@@ -316,6 +335,8 @@ TEST(InterpretedStepsTest, InTheBackgroundStepsRunEagerlyUntilThePackageIsReady)
 
   may_end = false;
   stopped.train_with(executor, {.num_epochs = 1});  // the end of the run abandons the build
+  EXPECT_THAT(stopped.trainer.lines,
+              Contains(HasSubstr("If the run ends before that, the package is lost")));
 }
 
 TEST(InterpretedStepsTest, AStopRequestAbandonsTheCompiler) {

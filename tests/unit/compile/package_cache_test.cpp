@@ -38,7 +38,7 @@ bool is_running(pid_t process) {
 }
 
 struct PackageCacheTest : ::testing::Test {
-  PackageCacheTest() { set_python("printf code > \"$3/step.so\"; echo line >> " + count.string()); }
+  PackageCacheTest() { set_python("printf code > \"$4/step.so\"; echo line >> " + count.string()); }
 
   /// Replaces Python by a shell script, which gets -I, compile.py, a folder and the CPU's level.
   void set_python(const std::string& commands) const {
@@ -94,8 +94,38 @@ TEST_F(PackageCacheTest, ADamagedOrForeignPackageIsReplaced) {
   EXPECT_EQ(find(), "");
 }
 
+TEST_F(PackageCacheTest, AReplacedPackageIsToldWithTheReason) {
+  const fs::path package = build();
+  const auto told = [&] {
+    std::vector<std::string> lines;
+    PackageCache(cache).build(program_with(2.0), [&](const std::string& line) {
+      if (!line.empty()) lines.push_back(line);
+    });
+    return lines;
+  };
+  EXPECT_THAT(told(), ::testing::IsEmpty());
+  const auto expect_told = [&](const std::string& reason) {
+    EXPECT_THAT(told(),
+                ::testing::ElementsAre(
+                    ::testing::AllOf(::testing::HasSubstr(package.string() + "\" is not used: "),
+                                     ::testing::HasSubstr(reason)),
+                    "Compiling a step of 1 calls for batches of one size"));
+  };
+  write_bytes(package / "step.so", "damaged");
+  expect_told("its code is damaged");
+  write_bytes(package / "manifest.json", "{}");
+  expect_told("its manifest is damaged");
+  fs::remove(package / "step.so");
+  expect_told("step.so\": No such file");
+  fs::permissions(package, fs::perms::group_write, fs::perm_options::add);
+  expect_told("can be written by other users (chmod go-w)");
+  if (::chown((package / "manifest.json").c_str(), 12345, 12345) == 0) {
+    expect_told("belongs to the user 12345");
+  }
+}
+
 TEST_F(PackageCacheTest, APackageIsForTheCpusWithTheInstructionsOfThisProcess) {
-  set_python("printf code > \"$3/step.so\"; printf %s \"$4\" > " + count.string());
+  set_python("printf code > \"$4/step.so\"; printf %s \"$5\" > " + count.string());
   const auto manifest = nlohmann::json::parse(read_bytes(build() / "manifest.json"));
   EXPECT_EQ(manifest["cpu"], cpu_level());
   EXPECT_EQ(read_bytes(count), cpu_level());
@@ -107,7 +137,7 @@ TEST_F(PackageCacheTest, APackageIsForTheCpusWithTheInstructionsOfThisProcess) {
 }
 
 TEST_F(PackageCacheTest, OfBuildsAtTheSameTimeOneCompiles) {
-  set_python("sleep 0.3; printf code > \"$3/step.so\"; echo line >> " + count.string());
+  set_python("sleep 0.3; printf code > \"$4/step.so\"; echo line >> " + count.string());
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([this] { EXPECT_NE(build(), ""); });
@@ -116,17 +146,45 @@ TEST_F(PackageCacheTest, OfBuildsAtTheSameTimeOneCompiles) {
   EXPECT_EQ(num_builds(), 1);
 }
 
+TEST_F(PackageCacheTest, OfBuildsThatWaitForAFailedOneOneCompiles) {
+  set_python("echo line >> " + count.string() + "; sleep 0.3; [ $(wc -l < " + count.string() +
+             ") -gt 1 ] && printf code > \"$4/step.so\"");
+  std::atomic<int> num_failures = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      try {
+        build();
+      } catch (const CompileError&) {
+        ++num_failures;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(num_failures, 1);
+  EXPECT_EQ(num_builds(), 2);
+  EXPECT_EQ(std::distance(fs::directory_iterator(cache), {}), 1) << "no lock is left";
+}
+
 TEST_F(PackageCacheTest, WhatAKilledBuildHasLeftIsRemovedAfterADay) {
   build(3.0);
-  const fs::path old = cache / "1234.building.abcdef", recent = cache / "1234.building.ghijkl";
+  const fs::path package = cache / std::string(40, 'a');
+  const auto path = [&](const std::string& extension) { return package.string() + extension; };
+  const fs::path old = path(".building.abcdef"), recent = path(".building.ghijkl");
+  const fs::path lock = path(".lock"), of_user = cache / "1234.lock";
   for (const fs::path& each : {old, recent}) {
     fs::create_directory(each);
     write_bytes(each / "step.so", "half");
   }
-  fs::last_write_time(old, fs::file_time_type::clock::now() - std::chrono::hours(25));
+  for (const fs::path& each : {lock, of_user}) write_bytes(each, "");
+  for (const fs::path& each : {old, lock, of_user}) {
+    fs::last_write_time(each, fs::file_time_type::clock::now() - std::chrono::hours(25));
+  }
   build();
   EXPECT_FALSE(fs::exists(old));
+  EXPECT_FALSE(fs::exists(lock));
   EXPECT_TRUE(fs::exists(recent)) << "another host may be at it";
+  EXPECT_TRUE(fs::exists(of_user));
 }
 
 TEST_F(PackageCacheTest, AnAbandonedBuildKillsTheCompilerAndLeavesNothing) {
@@ -140,9 +198,7 @@ TEST_F(PackageCacheTest, AnAbandonedBuildKillsTheCompilerAndLeavesNothing) {
   EXPECT_EQ(num_lines, 1);
   const pid_t compiler = std::stoi(read_bytes(count));
   EXPECT_FALSE(is_running(compiler));
-  for (const auto& entry : fs::directory_iterator(cache)) {
-    EXPECT_EQ(entry.path().extension(), ".lock");
-  }
+  EXPECT_TRUE(fs::is_empty(cache));
 }
 
 TEST_F(PackageCacheTest, AKilledProcessTakesTheCompilerAlongAndAnotherOneCompiles) {
@@ -160,7 +216,7 @@ TEST_F(PackageCacheTest, AKilledProcessTakesTheCompilerAlongAndAnotherOneCompile
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (is_running(compiler) && std::chrono::steady_clock::now() < end) std::this_thread::yield();
   EXPECT_FALSE(is_running(compiler));
-  set_python("printf code > \"$3/step.so\"");
+  set_python("printf code > \"$4/step.so\"");
   EXPECT_NE(build(), "");
 }
 
@@ -216,10 +272,19 @@ TEST_F(PackageCacheTest, WhatIsMissingIsNamed) {
   };
   expect_failure("echo the last line >&2; exit 3", "failed with status 3: the last line");
   expect_failure("echo has torch 1.0 >&2; exit 4", "has torch 1.0. Set LINKBOY_PYTHON to a Python");
-  expect_failure("echo g++ >&2; exit 5", "no C++ compiler was found (g++). Install g++");
-  expect_failure("echo onnxscript >&2; exit 6", "lacks a package: onnxscript. Install it there");
+  {
+    const EnvironmentVariable compiler("CXX", "missing-g++");
+    expect_failure("exit 5",
+                   "the C++ compiler \"missing-g++\" does not work. Correct the variable");
+  }
+  {
+    const EnvironmentVariable compiler("CXX", nullptr);
+    expect_failure("exit 5", "no C++ compiler was found. Install g++");
+  }
+  expect_failure("echo onnxscript >&2; exit 6",
+                 "the Python package onnxscript is missing. Run " + python.string() + " -m pip");
   expect_failure("exit 0", "LibTorch's compiler ended without a library");
-  expect_failure(": > \"$3/step.so\"", "LibTorch's compiler ended without a library");
+  expect_failure(": > \"$4/step.so\"", "LibTorch's compiler ended without a library");
   expect_failure("kill -KILL $$", "the compiler was ended by signal 9");
   {
     const auto before = ::signal(SIGCHLD, SIG_IGN);
@@ -233,7 +298,9 @@ TEST_F(PackageCacheTest, WhatIsMissingIsNamed) {
 TEST_F(PackageCacheTest, AFullDiskIsAnErrorAndLeavesNoPackage) {
   {
     const FileSizeLimit limit(16);
-    EXPECT_ERROR_AS(CompileError, build(), "cannot write");
+    EXPECT_ERROR_AS(CompileError, build(),
+                    "cannot write to the cache \"" + cache.string() +
+                        "\": File too large. Correct that, or choose another cache");
   }
   EXPECT_EQ(find(), "");
   EXPECT_NE(build(), "");
@@ -250,10 +317,14 @@ TEST_F(PackageCacheTest, PythonMayBeNamedByARelativePath) {
 
 TEST_F(PackageCacheTest, ALibraryThatCannotBeLoadedIsCompiledAgainOnce) {
   build();
-  EXPECT_ERROR_AS(CompileError,
-                  PackageCache(cache).load(program_with(2.0), [](const std::string&) {}),
+  std::vector<std::string> lines;
+  const auto tell = [&](const std::string& line) {
+    if (!line.empty()) lines.push_back(line);
+  };
+  EXPECT_ERROR_AS(CompileError, PackageCache(cache).load(program_with(2.0), tell),
                   "cannot load the package");
   EXPECT_EQ(num_builds(), 2);
+  EXPECT_THAT(lines, ::testing::Contains(::testing::HasSubstr("cannot load the package")));
 }
 
 }  // namespace

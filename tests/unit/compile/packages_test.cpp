@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 struct PackagesTest : ::testing::Test {
   PackagesTest() {
-    write_bytes(python, "#!/bin/sh\nprintf code > \"$3/step.so\"\n");
+    write_bytes(python, "#!/bin/sh\nprintf code > \"$4/step.so\"\n");
     fs::permissions(python, fs::perms::owner_all);
     for (const double factor : {2.0, 3.0}) {
       const torch::Tensor x = torch::ones({2});
@@ -75,6 +75,25 @@ TEST_F(PackagesTest, WhatIsNoPackageIsNeitherListedNorCopied) {
   EXPECT_EQ(list_packages(shipped).size(), 1U) << "all is still there";
   EXPECT_ERROR(list_packages(folder / "missing"), "cannot read the cache");
   EXPECT_ERROR(pin_package(folder / "missing"), "cannot write");
+}
+
+TEST_F(PackagesTest, APackageThatCannotBeUsedIsListedWithTheReasonAndRemovedLikeOthers) {
+  write_bytes(made[0] / "step.so", "kode");
+  pin_package(made[0]);
+  fs::last_write_time(made[0], fs::file_time_type::clock::now() - std::chrono::hours(48));
+  const auto packages = list_packages(cache);
+  ASSERT_EQ(packages.size(), 2U);
+  EXPECT_EQ(packages[0].problem, "");
+  EXPECT_EQ(packages[1].folder, made[0]);
+  EXPECT_EQ(packages[1].problem, "its code is damaged");
+  EXPECT_EQ(remove_unused_packages(cache, std::chrono::hours(24)).size(), 0U) << "it is pinned";
+  pin_package(made[0], false);
+  fs::last_write_time(made[0], fs::file_time_type::clock::now() - std::chrono::hours(48));
+  EXPECT_ERROR(copy_package(made[0], shipped), "cannot be copied: its code is damaged.");
+  EXPECT_FALSE(fs::exists(shipped));
+  EXPECT_EQ(remove_unused_packages(cache, std::chrono::hours(24)).at(0).folder, made[0]);
+  EXPECT_FALSE(fs::exists(made[0]));
+  EXPECT_TRUE(fs::exists(made[1]));
 }
 
 TEST_F(PackagesTest, TheDefaultCacheIsThatOfTheUser) {
