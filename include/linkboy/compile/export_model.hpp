@@ -61,9 +61,9 @@ struct ExportOptions {
 LINKBOY_API void export_model(const Model& model, c10::ArrayRef<at::Tensor> example,
                               const std::filesystem::path& path, ExportOptions options = {});
 
-/// Checks what `export_model` needs besides a model: that it can write next to `path`, whose missing
-/// parent folders are created, and that there are Python with its packages and a C++ compiler. Takes
-/// some seconds. Call it before a long training.
+/// Checks what `export_model` needs besides a model: that it can write next to `path`, whose
+/// missing parent folders are created, and that there are Python with its packages and a C++
+/// compiler. Takes some seconds. Call it before a long training.
 /// @throws Error that says what is missing.
 LINKBOY_API void check_can_export(const std::filesystem::path& path,
                                   ExportFormat format = ExportFormat::package);
