@@ -167,7 +167,9 @@ TEST(InterpretedStepsTest, ARunThatResumesAnywhereIsBitIdenticalToAWholeOne) {
       const int64_t before = InterpretedPackage::num_runs();
       resumed.train_with(interpreted_steps(), again);
       EXPECT_TRUE(bit_equal(resumed.model->parameters(), whole.model->parameters()));
-      EXPECT_TRUE(update == 15 || InterpretedPackage::num_runs() > before);
+      int64_t num_replays = 0;  // without those of the last batch of an epoch, which is smaller
+      for (int64_t i = update; i < 16; ++i) num_replays += has_any_size || i % 8 != 7;
+      EXPECT_EQ(InterpretedPackage::num_runs() - before, num_replays);
     }
   }
 }

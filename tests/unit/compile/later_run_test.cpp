@@ -35,6 +35,25 @@ TEST(LaterRunTest, TakesTheStepsOverUnlessItDoesOtherWork) {
   EXPECT_TRUE(bit_equal(other.model->parameters(), other_eager.model->parameters()));
 }
 
+TEST(LaterRunTest, CompilesAgainIfOnlyItsSecondEpochDoesOtherWork) {
+  StepRun eager, compiled;
+  for (StepRun* run : {&eager, &compiled}) {
+    int64_t num_epochs = 0;
+    run->on(Event::train_epoch_start, [&](Trainer&) { ++num_epochs; });
+    run->trainer.step = [&](Trainer& trainer, const Batch& batch) {
+      StepOutput output = base(trainer, batch);
+      if (num_epochs == 4) output.loss = output.loss * 2;
+      return output;
+    };
+    const CreateStepExecutorFn executor = run == &compiled ? interpreted_steps() : nullptr;
+    for (int i = 0; i < 2; ++i) run->train_with(executor);
+    run->trainer.step = nullptr;
+    EXPECT_EQ(num_epochs, 4);
+  }
+  EXPECT_EQ(compiled.losses->losses, eager.losses->losses);
+  EXPECT_TRUE(bit_equal(compiled.model->parameters(), eager.model->parameters()));
+}
+
 TEST(LaterRunTest, HasTheResultsOfEagerStepsWithAnyOtherWork) {
   const auto read_host = [](double number) -> ForwardFn {
     return [number](Trainer& trainer, const Batch& batch) {
