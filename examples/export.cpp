@@ -40,7 +40,7 @@ double largest_difference(const linkboy::Model& package, const at::Tensor& image
   return largest;
 }
 
-void print_line(const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); }
+void print_line(const std::string& line) { std::puts(line.c_str()); }
 
 int main(int argc, char** argv) {
   return linkboy::cli::run_main(argc, argv, [](const linkboy::cli::Arguments& arguments) {
