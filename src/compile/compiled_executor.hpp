@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/util/FunctionRef.h>
-
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,8 +11,8 @@
 namespace linkboy {
 
 /// Returns a program's package, as `PackageCache::load` does. Several threads call it.
-using LoadPackageFn = std::function<std::shared_ptr<CompiledPackage>(
-    const Program& program, c10::function_ref<void(const std::string&)> tell)>;
+using LoadPackageFn =
+    std::function<std::shared_ptr<CompiledPackage>(const Program& program, TellFn tell)>;
 
 /// As `compiled_steps`, with packages from `load`.
 CreateStepExecutorFn compiled_steps_from(LoadPackageFn load, CompileOptions options);

@@ -358,8 +358,7 @@ CreateStepExecutorFn compiled_steps(CompileOptions options) {
     std::map<std::string, Package> packages;
   };
   const auto loaded = std::make_shared<Loaded>();
-  const auto load = [loaded, folder = options.cache](
-                        const Program& program, c10::function_ref<void(const std::string&)> tell) {
+  const auto load = [loaded, folder = options.cache](const Program& program, TellFn tell) {
     {
       const std::lock_guard lock(loaded->mutex);
       const auto place = loaded->packages.find(program.text());

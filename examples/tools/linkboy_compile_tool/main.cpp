@@ -126,9 +126,10 @@ void run(const Options& options) {
   if (!options.copy_to) return;
   std::vector<PackageInfo> chosen;
   for (const std::string& begin : options.only) chosen.push_back(find(packages, begin));
-  for (const PackageInfo& package : packages) {
-    if (!options.only.empty()) break;
-    package.problem.empty() ? chosen.push_back(package) : print(package);
+  if (options.only.empty()) {
+    for (const PackageInfo& package : packages) {
+      package.problem.empty() ? chosen.push_back(package) : print(package);
+    }
   }
   LINKBOY_CHECK(!chosen.empty(), "the cache ", cache,
                 " has no package to copy. Run the program "

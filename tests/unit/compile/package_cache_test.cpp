@@ -40,7 +40,8 @@ bool is_running(pid_t process) {
 struct PackageCacheTest : ::testing::Test {
   PackageCacheTest() { set_python("printf code > \"$4/step.so\"; echo line >> " + count.string()); }
 
-  /// Replaces Python by a shell script, which gets -I, compile.py, a folder and the CPU's level.
+  /// Replaces Python by a shell script, which gets -I, -c, compile.py's text, a folder and the
+  /// CPU's level.
   void set_python(const std::string& commands) const {
     write_bytes(python, "#!/bin/sh\n" + commands + "\n");
     fs::permissions(python, fs::perms::owner_all);
