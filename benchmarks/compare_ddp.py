@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares linkboy's training on two ranks with Python's DistributedDataParallel, in turns within one run.
+"""Compares linkboy's training on two ranks with Python's DistributedDataParallel and FSDP2, in turns within one run.
 
     compare_ddp.py [--rounds N] [--quick] [--output FILE.json] [--programs DIR]
 
@@ -29,15 +29,17 @@ from compare_peers import HERE, LEAST_ROUNDS, Side, by_turns, describe_machine
 NUM_RANKS = 2
 WARM_UP_TURNS = 2
 TARGET = 1.15
+# Of steps with sharded parameters: against FSDP2, and against linkboy's own DDP.
+SHARDED_TARGETS = {"mlp": (3.0, None), "wide_mlp": (1.5, 0.7)}
 # Title, and steps per turn.
 WORKS = {"mlp": ("MLP 784-128-64-10", 300), "wide_mlp": ("MLP 784-1024-1024-10", 60)}
 # Kinds of turns: the request, and the number of ranks that receive it.
 KINDS = {"run": ("run", NUM_RANKS), "view": ("view", NUM_RANKS), "both_alone": ("alone", NUM_RANKS),
-         "one_alone": ("alone", 1), "reduce": ("reduce", NUM_RANKS)}
+         "one_alone": ("alone", 1), "reduce": ("reduce", NUM_RANKS), "sharded": ("sharded", NUM_RANKS)}
 SIDES = {"linkboy": KINDS, "python": {**KINDS, "indexed": ("indexed", NUM_RANKS)}}
 NAMES = {"run": "DDP", "view": "DDP, gradient_as_bucket_view", "both_alone": "both ranks alone",
          "one_alone": "one process alone", "reduce": "all-reduces alone",
-         "indexed": "DDP, batches by index_select"}
+         "indexed": "DDP, batches by index_select", "sharded": "sharded parameters (zero_stage 3, FSDP2)"}
 
 
 class Ranks:
@@ -116,12 +118,16 @@ def report(work, title, steps, values, losses):
                 ratios(ours, values["python", "indexed"]))
     print_ratio("linkboy / Python's DDP, both with bucket views",
                 ratios(values["linkboy", "view"], values["python", "view"]))
+    sharded = values["linkboy", "sharded"]
+    over_python, over_ddp = SHARDED_TARGETS[work]
+    print_ratio("linkboy / Python's FSDP2", ratios(sharded, values["python", "sharded"]), over_python)
+    print_ratio("linkboy: sharded / DDP", ratios(sharded, ours), over_ddp)
     for side in SIDES:
         print_ratio(f"{side}: efficiency of {NUM_RANKS} ranks",
                     ratios(values[side, "run"], values[side, "one_alone"]))
         print(f"  {side + ': fraction of communication hidden':52} {hidden_shares(values, side):6.3f}")
     # The loss without training is 2.3. The sides shuffle differently.
-    checked = [losses["linkboy", "run"], losses["python", "run"], losses["python", "indexed"]]
+    checked = [losses[side, kind] for side, kind in losses if kind in ("run", "indexed", "sharded")]
     spread = max(checked) - min(checked)
     problem = None if spread <= 0.1 + 0.5 * min(checked) else f"the losses differ: {checked}"
     if problem:

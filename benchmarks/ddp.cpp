@@ -8,6 +8,7 @@
 //
 //   run       runs an epoch of Trainer together with the other ranks
 //   view      the same, with `gradient_as_bucket_view`
+//   sharded   the same, with `zero_stage` 3, so that each rank has half of each parameter
 //   alone     the same, with a separate model and without communication
 //   reduce    N times: only all-reduces, with the sizes of the gradient buckets
 //   quit      ends the program
@@ -154,12 +155,18 @@ void serve(const std::string& work, int64_t num_steps) {
     Side together(work, all, options);
     options.distributed.gradient_as_bucket_view = true;
     Side view(work, all, options);
+    options.distributed.zero_stage = 3;
+    Side sharded(work, all, options);
+    options.distributed.zero_stage = 0;
     options.process_group = std::make_shared<ProcessGroup>();
     Side alone(work, samples.first(num_steps * kBatchSize), options);
     const auto buckets = make_buckets(alone.net());
     reply(replies, "{\"compiler\": \"%s\", \"torch\": \"%s\"}\n", __VERSION__, TORCH_VERSION);
     for (std::string word; std::getline(std::cin, word) && word != "quit";) {
-      Side& side = word == "alone" ? alone : word == "view" ? view : together;
+      Side& side = word == "alone"     ? alone
+                   : word == "view"    ? view
+                   : word == "sharded" ? sharded
+                                       : together;
       const auto start = std::chrono::steady_clock::now();
       if (word != "reduce") side.run();
       for (int64_t i = 0; word == "reduce" && i < num_steps; ++i) {

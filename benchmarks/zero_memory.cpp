@@ -1,6 +1,6 @@
 // Measures the memory of a rank with each ZeRO stage: eight layers of 1024 x 1024, AdamW.
 //
-//     tests/distributed/launch RANKS linkboy_zero_memory 0|1|2
+//     tests/distributed/launch RANKS linkboy_zero_memory 0|1|2|3
 //
 // Prints three sizes in MiB, each the maximum over the ranks: the optimizer state, the gradients
 // after a backward pass, and the growth of the process during the first five steps.

@@ -1,6 +1,6 @@
 """Python's side of compare_ddp.py: one rank of a hand-written DDP loop. See ddp.cpp for the protocol.
 
-The batches of "run" come from DataLoader and DistributedSampler. In addition there is "indexed", which
+"sharded" is FSDP2: each linear layer is a unit. The batches of "run" and "sharded" come from DataLoader and DistributedSampler. In addition there is "indexed", which
 gathers each batch with one index_select, like linkboy. Users do not usually write this, but it is the
 fastest way in Python. Each loop has a separate model.
 """
@@ -14,6 +14,7 @@ import traceback
 import torch
 from models import check_loss, make_dataset, make_optimizer
 from torch import distributed, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
@@ -95,9 +96,19 @@ def serve(work, steps, say):
     def with_views(model):
         return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
+    def sharded(model):
+        for layer in model.children():
+            fully_shard(layer)
+        fully_shard(model)
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)  # Gloo has no mean
+        return model
+
     loops = {
         "run": Loop(work, DistributedDataParallel, from_loader(dataset, rank, num_ranks)),
         "view": Loop(work, with_views, from_loader(dataset, rank, num_ranks)),
+        "sharded": Loop(work, sharded, from_loader(dataset, rank, num_ranks)),
         "indexed": Loop(work, DistributedDataParallel, by_index(dataset, rank, num_ranks)),
         "alone": Loop(work, lambda model: model, from_loader(mine, 0, 1)),
     }

@@ -134,10 +134,10 @@ class LINKBOY_API Accelerator {
 
   /// Scales all gradients together to a 2-norm of at most `max_norm`. If `max_norm` is infinite,
   /// only computes the norm. In fp16, call it after `unscale_gradients`. Does not wait for the
-  /// device; with `zero_stage` 2 and Gloo it waits for the other processes.
+  /// device; with `zero_stage` 2 or 3 and Gloo it waits for the other processes.
   /// @return The norm before the scaling, a scalar on the device.
   /// @throws Error if `max_norm` is not positive.
-  /// @note Collective, with `zero_stage` 2.
+  /// @note Collective, with `zero_stage` 2 or 3.
   at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm) const;
 
   /// Limits each gradient element to [-clip_value, clip_value]. In fp16, call it after
@@ -291,27 +291,34 @@ class LINKBOY_API Accelerator {
 
   /// Waits until all processes have called it.
   /// @note Collective.
-  void wait_for_everyone() const { process_group().barrier(); }
+  void wait_for_everyone() const { world().barrier(); }
 
   /// Runs `work` (for example a download) on the main process of each host, then on the other
   /// processes.
   /// @note Collective.
   void main_process_first(const std::function<void()>& work) const;
 
-  /// The processes that share the batches. Without other processes, the group contains only this
-  /// one.
+  /// The processes that share the batches (`MeshDim::data` and `MeshDim::shard`), over which
+  /// gradients, losses and metrics are averaged. Without other processes, the group contains only
+  /// this one.
   const ProcessGroup& process_group() const;
   /// Shared ownership of `process_group()`, for objects that may outlive the Accelerator.
   std::shared_ptr<const ProcessGroup> shared_process_group() const;
 
+  /// The place of this process among all that train together, and their groups.
+  const DeviceMesh& mesh() const;
+  /// All processes that train together. They make the same updates, stop together and agree on what
+  /// to do.
+  const ProcessGroup& world() const { return *mesh().world(); }
+
   /// Number of processes that share the batches.
   int64_t num_processes() const { return process_group().size(); }
-  /// This process's rank, from 0.
+  /// This process's rank among those that share the batches, from 0.
   int64_t process_index() const { return process_group().rank(); }
   /// This process's number on its host, from 0.
   int64_t local_process_index() const;
-  /// Whether this is rank 0, which prints and saves.
-  bool is_main_process() const { return process_index() == 0; }
+  /// Whether this is rank 0 of all processes, which prints and saves.
+  bool is_main_process() const { return world().rank() == 0; }
   /// Whether this is the first process of its host.
   bool is_local_main_process() const { return local_process_index() == 0; }
 

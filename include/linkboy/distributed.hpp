@@ -2,7 +2,9 @@
 
 #pragma once
 
+#include "linkboy/distributed/device_mesh.hpp"
 #include "linkboy/distributed/distributed_options.hpp"
 #include "linkboy/distributed/launch.hpp"
 #include "linkboy/distributed/process_group.hpp"
 #include "linkboy/distributed/sync_batch_norm.hpp"
+#include "linkboy/distributed/whole_model.hpp"

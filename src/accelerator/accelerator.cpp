@@ -149,21 +149,24 @@ Accelerator::Implementation::Implementation(AcceleratorOptions options,
     grad_scaler_ = std::make_unique<GradScaler>(options.grad_scaler);
   check_distributed_options(distributed_);
   LINKBOY_CHECK_OPTION(
-      distributed_.zero_stage < 2 || !grad_scaler_,
+      distributed_.zero_stage != 2 || !grad_scaler_,
       "zero_stage 2 does not work with fp16, because a process would not see overflows in the "
-      "gradients of others. Use bf16, or zero_stage 1.");
+      "gradients of others. Use bf16, or zero_stage 1 or 3.");
   if (options.deterministic) use_deterministic_algorithms();
   // This comes last because it waits for the other processes, which must not wait for an error
   // found here.
-  process_group_ = options.process_group ? options.process_group
-                                         : init_process_group(launch, distributed_, device_);
-  check_same_on_all_ranks(options, device_, *process_group_);
+  const auto world = options.process_group ? options.process_group
+                                           : init_process_group(launch, distributed_, device_);
+  check_same_on_all_ranks(options, device_, *world);
+  mesh_ = std::make_unique<DeviceMesh>(world, options.parallel, distributed_.zero_stage == 3);
+  process_group_ = mesh_->group({MeshDim::data, MeshDim::shard});
   // All ranks have the same type of device. If a launcher makes only one device visible to each
   // process, it may be the same device for several processes.
   if (device_.is_cuda()) {
-    require_device_of_its_own(*process_group_, uuid_of_cuda_device(device_.index()));
+    require_device_of_its_own(*world, uuid_of_cuda_device(device_.index()));
   }
-  if (distributed_.zero_stage > 0 && process_group_->size() > 1) {
+  const bool assigns_parameters = distributed_.zero_stage == 1 || distributed_.zero_stage == 2;
+  if (assigns_parameters && process_group_->size() > 1) {
     zero_ = std::make_unique<ZeroShards>(process_group_);
   }
 }
@@ -171,7 +174,9 @@ Accelerator::Implementation::Implementation(AcceleratorOptions options,
 c10::Device Accelerator::device() const { return impl_->device_; }
 
 AutocastScope Accelerator::autocast() const {
-  return {impl_->device_.type(), autocast_dtype(impl_->precision_)};
+  // Casts of all parameters would occupy half of the memory that they are distributed to save.
+  return {impl_->device_.type(), autocast_dtype(impl_->precision_),
+          /*caches=*/impl_->shards_ == nullptr};
 }
 
 Precision Accelerator::precision() const { return impl_->precision_; }

@@ -12,6 +12,7 @@
 
 #include "distributed/gradient_reducer.hpp"
 #include "distributed/launch_environment.hpp"
+#include "distributed/parameter_shards.hpp"
 #include "distributed/zero_shards.hpp"
 #include "linkboy/accelerator.hpp"
 
@@ -27,15 +28,19 @@ struct Accelerator::Implementation {
   void forget_steps();
   StepOutcome& outcome_of(const torch::optim::Optimizer& optimizer);
   void average(SharedTensors tensors, bool has_owners, bool keeps_weights);
+  void choose_shards(const std::vector<at::Tensor>& parameters);
+  void keep_own_rows(const torch::optim::Optimizer& optimizer) const;
   int64_t& num_steps_of(const torch::optim::Optimizer& optimizer);
 
   DistributedOptions distributed_;
   int64_t local_process_index_ = 0;
   c10::Device device_;
-  std::shared_ptr<const ProcessGroup> process_group_;
+  std::unique_ptr<const DeviceMesh> mesh_;
+  std::shared_ptr<const ProcessGroup> process_group_;  // shares the batches
   std::shared_ptr<Logger> logger_;
   std::vector<std::unique_ptr<GradientReducer>> reducers_;  // one per model
-  std::unique_ptr<ZeroShards> zero_;                        // if zero_stage is not 0
+  std::unique_ptr<ZeroShards> zero_;                        // if zero_stage is 1 or 2
+  std::shared_ptr<ParameterShards> shards_;                 // if it is 3
   Precision precision_;
   std::unique_ptr<GradScaler> grad_scaler_;
   bool is_reserved_ = false;

@@ -107,8 +107,6 @@ void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer
     impl_->partly_fused_.erase(each);
     if (impl_->distributed_.local_sgd_interval > 0) impl_->num_steps_of(*each) = 0;
   }
-  if (impl_->process_group_->size() == 1) return;
-
   SharedTensorsOf all(model);
   for (std::size_t i = 0; i < others.size(); ++i) {
     all.add(*others[i], "registered module " + std::to_string(i));
@@ -119,12 +117,37 @@ void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer
     groups.push_back(all.take(*other_optimizers[i], i));
   }
   groups.insert(groups.begin(), std::move(all).get());
+  for (const SharedTensors& group : groups) impl_->choose_shards(group.reduced);
+  if (impl_->process_group_->size() == 1) return;
   if (impl_->zero_) {
     for (const torch::optim::Optimizer* each : optimizers) impl_->zero_->assign(*each);
   }
   for (SharedTensors& group : groups) {
     impl_->average(std::move(group), /*has_owners=*/impl_->zero_ && !optimizers.empty(),
                    /*keeps_weights=*/is_for_evaluation && has_own_weights());
+  }
+}
+
+/// With zero_stage 3, finds or makes the shards. Another Accelerator, which may no longer exist, may
+/// have distributed the parameters.
+void Accelerator::Implementation::choose_shards(const std::vector<at::Tensor>& parameters) {
+  const bool distributes = distributed_.zero_stage == 3 && mesh_->size(MeshDim::shard) > 1;
+  for (const at::Tensor& parameter : parameters) {
+    const auto present =
+        std::dynamic_pointer_cast<ParameterShards>(parameter_gate::owner_of(parameter));
+    if (!present || present == shards_) continue;
+    LINKBOY_CHECK_OPTION(distributes && present->is_for(*mesh_->group({MeshDim::shard})),
+                         "an Accelerator with zero_stage 3 has distributed the parameters over its "
+                         "processes. Use zero_stage 3 here, too, with the same processes and the "
+                         "same parallel.");
+    LINKBOY_CHECK_OPTION(!shards_ || shards_->is_empty(),
+                         "two Accelerators with zero_stage 3 have distributed the parameters. Give "
+                         "each training its own Accelerator.");
+    shards_ = present;
+  }
+  if (distributes && !shards_) {
+    shards_ = ParameterShards::make(*mesh_->group({MeshDim::shard}), mesh_->group({MeshDim::data}),
+                                    distributed_, device_);
   }
 }
 
@@ -146,12 +169,12 @@ void Accelerator::Implementation::average(SharedTensors tensors, bool has_owners
       return zero->owner_of(parameter);
     };
   }
-  reducers_.push_back(std::make_unique<GradientReducer>(process_group_, distributed_,
-                                                        std::move(tensors), std::move(owner_of)));
+  reducers_.push_back(std::make_unique<GradientReducer>(
+      process_group_, distributed_, std::move(tensors), std::move(owner_of), shards_));
 }
 
 std::shared_ptr<DataLoader> Accelerator::prepare(std::shared_ptr<DataLoader> loader) const {
-  loader = share_between_ranks(std::move(loader), *impl_->process_group_, /*even_batches=*/true);
+  loader = share_between_ranks(std::move(loader), *impl_->mesh_, /*even_batches=*/true);
   if (impl_->device_.is_cpu() && !impl_->channels_last_) return loader;
   return std::make_shared<DeviceLoader>(std::move(loader), impl_->device_, impl_->channels_last_);
 }

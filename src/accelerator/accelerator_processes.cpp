@@ -15,6 +15,8 @@ namespace linkboy {
 
 const ProcessGroup& Accelerator::process_group() const { return *impl_->process_group_; }
 
+const DeviceMesh& Accelerator::mesh() const { return *impl_->mesh_; }
+
 std::shared_ptr<const ProcessGroup> Accelerator::shared_process_group() const {
   return impl_->process_group_;
 }
@@ -98,12 +100,16 @@ void Accelerator::print(std::string_view line) const { log(LogLevel::info, line)
 
 void Accelerator::log(LogLevel level, std::string_view message,
                       c10::ArrayRef<int64_t> ranks) const {
-  const int64_t rank = process_index();
+  const int64_t rank = world().rank();
   if (!ranks.empty() && std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) return;
   if (impl_->logger_) return impl_->logger_->log({level, message, rank});
   if (level == LogLevel::debug) return;
   std::cout.flush();  // keeps the order with direct output of the program
-  const std::string who = rank == 0 ? "" : c10::str("[rank ", rank, "] ");
+  std::string who;
+  if (rank != 0) {
+    const std::string place = mesh().coordinates();
+    who = c10::str("[rank ", rank, place.empty() ? "" : ": " + place, "] ");
+  }
   write_above_status_line(stdout, who + as_printed(level, message));
 }
 

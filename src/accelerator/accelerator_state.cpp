@@ -7,6 +7,7 @@
 #include "distributed/agreement.hpp"
 #include "linkboy/error.hpp"
 #include "precision/fused_step.hpp"
+#include "util/parameters.hpp"
 
 namespace linkboy {
 namespace {
@@ -16,10 +17,43 @@ constexpr const char* kNumSteps = "num_steps";
 
 }  // namespace
 
+/// With zero_stage 3, reduces the optimizer's state to this rank's rows: a loaded state is whole, as
+/// is one from before `prepare`.
+void Accelerator::Implementation::keep_own_rows(const torch::optim::Optimizer& optimizer) const {
+  const at::NoGradGuard no_grad;
+  for_each_state_tensor(optimizer, [this](const at::Tensor& parameter, at::Tensor& part) {
+    if (!part.defined() || part.sizes() != parameter.sizes()) return;
+    if (shards_->contains(parameter)) part = shards_->rows_of(parameter, part).clone();
+  });
+}
+
+/// Replaces each tensor of the state that is this rank's rows by the whole tensor.
+static void make_whole(StateDict& state, const torch::optim::Optimizer& optimizer,
+                const ParameterShards& shards) {
+  LINKBOY_CHECK(state.contains("state"),
+                "with zero_stage, the state of this optimizer cannot be collected; use SGD, Adam, "
+                "AdamW, Adagrad or RMSprop.");
+  const auto parameters = parameters_of(optimizer);
+  const auto by_parameter = state.at("state").toGenericDict();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto entry = by_parameter.find(static_cast<int64_t>(i));
+    if (entry == by_parameter.end() || !shards.contains(parameters[i])) continue;
+    const auto parts = entry->value().toGenericDict();
+    for (const auto& part : parts) {
+      const bool is_rows = part.value().isTensor() && part.value().toTensor().defined() &&
+                           part.value().toTensor().dim() > 0;
+      if (!is_rows) continue;
+      part.setValue(shards.whole_of(parameters[i], part.value().toTensor(), /*is_wanted=*/true));
+    }
+  }
+}
+
 StateDict Accelerator::optimizer_state_dict(const torch::optim::Optimizer& optimizer) const {
   if (impl_->grad_scaler_) impl_->grad_scaler_->settle(optimizer);
+  if (impl_->shards_) impl_->keep_own_rows(optimizer);
   StateDict state = impl_->zero_ ? impl_->zero_->whole_state(optimizer)
                                  : linkboy::optimizer_state_dict(optimizer);
+  if (impl_->shards_) make_whole(state, optimizer, *impl_->shards_);
   bool was_fused = state.contains("param_groups") && !impl_->partly_fused_.contains(&optimizer);
   if (impl_->zero_) {  // each rank has stepped only its own parameters
     was_fused = is_true_on_all_ranks(*impl_->process_group_, was_fused);

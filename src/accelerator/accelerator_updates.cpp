@@ -29,6 +29,13 @@ at::ScalarType common_dtype(const std::vector<at::Tensor>& parameters) {
   return c10::toRealValueType(dtype);
 }
 
+/// Returns the norm of the gradients of all ranks, of which each has a part.
+at::Tensor norm_over(const ProcessGroup& group, const at::Tensor& mine, at::ScalarType dtype) {
+  const at::Tensor sum = mine.to(dtype).to(at::kDouble).square();
+  group.all_reduce(sum);
+  return sum.sqrt().to(dtype);
+}
+
 /// LibTorch's LBFGS flattens the gradients with `view`, which rejects those of channels_last.
 void make_gradients_contiguous(const torch::optim::Optimizer& optimizer) {
   for (const at::Tensor& parameter : parameters_of(optimizer)) {
@@ -70,6 +77,7 @@ AccumulationWindow Accelerator::begin_micro_step(int64_t index, int64_t num_micr
                                    num_micro_steps - (index - impl_->window_.index));
   if (impl_->window_.index == 0) {
     impl_->unsettled_.clear();
+    if (impl_->shards_) impl_->shards_->begin_window();
     for (const auto& reducer : impl_->reducers_) reducer->begin_update();
   }
   return impl_->window_;
@@ -102,15 +110,28 @@ void Accelerator::backward(const at::Tensor& loss) {
     }
   }
   const at::Tensor scaled = impl_->grad_scaler_ ? impl_->grad_scaler_->scale(share) : share;
-  if (impl_->reducers_.empty() || !impl_->window_.is_complete()) return scaled.backward();
+  // Distributed gradients are reduced in each micro-step, because no process has room for whole ones.
+  const bool is_complete = impl_->window_.is_complete();
+  if (impl_->reducers_.empty() || (!is_complete && !impl_->shards_)) return scaled.backward();
   const auto reducers = impl_->reducers_of(scaled);
   auto abandon = c10::make_scope_exit([&] {
     for (GradientReducer* reducer : reducers) reducer->abandon();
+    if (impl_->shards_) impl_->shards_->abandon_backward();
   });
-  for (GradientReducer* reducer : reducers) reducer->before_backward(scaled);
+  for (GradientReducer* reducer : reducers) {
+    if (is_complete) reducer->before_backward(scaled);
+  }
+  if (impl_->shards_) {
+    std::vector<at::Tensor> reached;
+    for (const GradientReducer* reducer : reducers) reducer->add_trained_to(reached);
+    impl_->shards_->begin_backward(reached);
+  }
   run_collective(*impl_->process_group_, "the averaging of the gradients",
                  [&] { scaled.backward(); });
-  for (GradientReducer* reducer : reducers) reducer->after_backward();
+  if (impl_->shards_) impl_->shards_->end_backward(impl_->distributed_.find_unused_parameters);
+  for (GradientReducer* reducer : reducers) {
+    if (is_complete) reducer->after_backward();
+  }
   abandon.release();
 }
 
@@ -134,21 +155,30 @@ at::Tensor Accelerator::clip_grad_norm(const std::vector<at::Tensor>& parameters
   LINKBOY_CHECK(max_norm > 0.0, "max_norm is ", max_norm, "; it must be positive.");
   const at::NoGradGuard no_grad;
   const auto gradients = gradients_of(parameters);
-  at::Tensor total;
-  if (gradients.empty()) {
-    total = at::zeros({}, at::TensorOptions(impl_->device_).dtype(common_dtype(parameters)));
-  } else {
-    auto norms = at::_foreach_norm(gradients, 2);
+  const auto norm_of = [&](const std::vector<at::Tensor>& parts) {
+    if (parts.empty()) {
+      return at::zeros({}, at::TensorOptions(impl_->device_).dtype(common_dtype(parameters)));
+    }
+    auto norms = at::_foreach_norm(parts, 2);
     // Parameters may be on several devices; their norms are moved to the first one.
     for (auto& norm : norms) norm = norm.to(norms.front().device());
-    total = at::linalg_vector_norm(at::stack(norms), 2);
-  }
+    return at::linalg_vector_norm(at::stack(norms), 2);
+  };
+  at::Tensor total;
   if (impl_->zero_ && impl_->distributed_.zero_stage == 2) {
     // Each process has gradients only for its own parameters, and possibly for none.
-    const at::ScalarType dtype = common_dtype(parameters);
-    const at::Tensor sum = total.to(dtype).to(at::kDouble).square();
-    impl_->process_group_->all_reduce(sum);
-    total = sum.sqrt().to(dtype);
+    total = norm_over(*impl_->process_group_, norm_of(gradients), common_dtype(parameters));
+  } else if (impl_->shards_) {
+    std::vector<at::Tensor> rows, whole;
+    for (const at::Tensor& parameter : parameters) {
+      if (!parameter.grad().defined()) continue;
+      (impl_->shards_->contains(parameter) ? rows : whole).push_back(parameter.grad());
+    }
+    const at::Tensor of_rows =
+        norm_over(impl_->shards_->group(), norm_of(rows), common_dtype(parameters));
+    total = at::linalg_vector_norm(at::stack({of_rows, norm_of(whole).to(of_rows.options())}), 2);
+  } else {
+    total = norm_of(gradients);
   }
   if (gradients.empty() || std::isinf(max_norm)) return total;
   // PyTorch's Python operator divides a number by a tensor by multiplying by the reciprocal. The
@@ -213,7 +243,14 @@ StepOutcome Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
     unscale_gradients(optimizer);
     impl_->grad_scaler_->share_overflow(optimizer, *impl_->process_group_);
   }
-  impl_->zero_ ? impl_->zero_->step(optimizer, make_step) : make_step();
+  if (impl_->zero_) {
+    impl_->zero_->step(optimizer, make_step);
+  } else if (impl_->shards_) {
+    impl_->keep_own_rows(optimizer);
+    impl_->shards_->with_rows(make_step);
+  } else {
+    make_step();
+  }
   if (impl_->distributed_.local_sgd_interval > 0) impl_->average_weights(optimizer);
   impl_->outcome_of(optimizer).add(outcome);
   return outcome;
@@ -226,9 +263,10 @@ void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer,
                        "an optimizer with a closure does not work in fp16: its steps depend on "
                        "losses and gradients without a scale. Use Precision::fp32 or bf16.");
   LINKBOY_CHECK_OPTION(
-      !impl_->zero_ && impl_->distributed_.local_sgd_interval == 0,
+      !impl_->zero_ && !impl_->shards_ && impl_->distributed_.local_sgd_interval == 0,
       "an optimizer with a closure needs all gradients, averaged over the processes, but ",
-      impl_->zero_ ? "zero_stage" : "local_sgd_interval", " is set. Leave it out.");
+      impl_->distributed_.local_sgd_interval == 0 ? "zero_stage" : "local_sgd_interval",
+      " is set. Leave it out.");
   optimizer.step([&] {
     const at::AutoGradMode with_gradients(true);
     const at::Tensor loss = closure();
@@ -242,7 +280,7 @@ void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer,
 
 bool Accelerator::Implementation::are_gradients_averaged() const {
   return process_group_->size() == 1 ||
-         (distributed_.local_sgd_interval == 0 && !distributed_.gradient_comm_hook);
+         (distributed_.local_sgd_interval == 0 && !distributed_.gradient_comm_hook && !shards_);
 }
 
 void Accelerator::Implementation::average_weights(torch::optim::Optimizer& optimizer) {

@@ -20,6 +20,7 @@
 #include "accelerator/trained_optimizer.hpp"
 #include "checkpoint/checkpoint_keys.hpp"
 #include "checkpoint/named_tensors.hpp"
+#include "distributed/parameter_shards.hpp"
 #include "checkpoint/optimizer_state.hpp"
 #include "data/checked_iterator.hpp"
 #include "distributed/agreement.hpp"
@@ -187,7 +188,7 @@ struct Engine::Implementation {
     if (eval_dataloader) {
       // An evaluation counts each sample once.
       eval_dataloader = accelerator_->prepare(share_between_ranks(
-          std::move(eval_dataloader), accelerator_->process_group(), /*even_batches=*/false));
+          std::move(eval_dataloader), accelerator_->mesh(), /*even_batches=*/false));
     }
   }
 
@@ -195,7 +196,7 @@ struct Engine::Implementation {
   /// forever. Therefore this check comes before the first call that depends on any of these values.
   void check_same_on_all_ranks(const EngineOptions& options, const DataLoader* train_dataloader,
                                bool has_eval_dataloader, bool has_scheduler) const {
-    if (accelerator_->num_processes() == 1) return;
+    if (accelerator_->world().size() == 1) return;
     std::vector<std::string> lines{
         c10::str("batches per epoch = ",
                  train_dataloader != nullptr ? train_dataloader->size() : 0),
@@ -203,7 +204,7 @@ struct Engine::Implementation {
         c10::str("a scheduler = ", has_scheduler)};
     for (const auto& [name, value] : options_to_text(options))
       lines.push_back(name + " = " + value);
-    require_same_on_all_ranks(accelerator_->process_group(), "what to train", lines);
+    require_same_on_all_ranks(accelerator_->world(), "what to train", lines);
   }
 
   void make_scheduler(const CreateSchedulerFn& create_scheduler_fn) {
@@ -287,7 +288,7 @@ struct Engine::Implementation {
   }
 
   c10::IValue weights_of_ranks() const {
-    const StateDict own{{kModel, model_.state_dict()},
+    const StateDict own{{kModel, model_.state_dict()},  // local SGD does not distribute parameters
                         {kOptimizer, trained_.state_dict(*accelerator_)}};
     c10::impl::GenericList all(c10::AnyType::get());
     for (const std::string& bytes : accelerator_->all_gather_bytes(to_bytes(own.to_ivalue()))) {
@@ -437,13 +438,16 @@ StateDict Engine::state_dict() {
   run.add_parts(own);
   if (run.accelerator_->has_own_weights()) own.set(kWeightsOfRanks, run.weights_of_ranks());
 
-  StateDict state{{kModel, run.model_.state_dict()},
+  const auto whole = [](const StateDict& part) {
+    return with_whole_parameters(part, /*is_wanted=*/true);
+  };
+  StateDict state{{kModel, whole(run.model_.state_dict())},
                   {kOptimizer, run.trained_.state_dict(*run.accelerator_)}};
   if (const Scheduler* scheduler = run.trained_.scheduler()) {
     state.set(kScheduler, scheduler->state_dict());
   }
   if (const auto& module = run.loss_function_.module()) {
-    state.set(kRegisteredModules, StateDict{{"0", StateDict(named_tensors_of(*module))}});
+    state.set(kRegisteredModules, StateDict{{"0", whole(StateDict(named_tensors_of(*module)))}});
   }
   state.set(kEngine, own);
   return state;

@@ -44,7 +44,7 @@ RunConfig resolve_run_config(const Accelerator& accelerator, const TrainOptions&
   config.max_num_updates = options.max_num_updates.value_or(0);
   if (eval_dataloader != nullptr) {
     config.num_eval_batches_per_epoch =
-        max_over_ranks(accelerator.process_group(), eval_dataloader->size());
+        max_over_ranks(accelerator.world(), eval_dataloader->size());
     config.eval_per_device_batch_size = eval_dataloader->batch_size();
     config.eval_total_batch_size = config.eval_per_device_batch_size * config.num_processes;
   }

@@ -17,8 +17,10 @@ uint64_t seed_of_rank_0(const ProcessGroup& group) {
 }
 
 std::shared_ptr<DataLoader> share_between_ranks(std::shared_ptr<DataLoader> loader,
-                                                const ProcessGroup& group, bool even_batches) {
-  if (group.size() == 1) return loader;
+                                                const DeviceMesh& mesh, bool even_batches) {
+  const ProcessGroup& world = *mesh.world();
+  if (world.size() == 1) return loader;
+  const ProcessGroup& group = *mesh.group({MeshDim::data, MeshDim::shard});
   // Tries without a seed first, because a loader that cannot be shared does not need the broadcast.
   DataLoaderOptions defaults;
   defaults.shard = {group.rank(), group.size()};
@@ -36,7 +38,7 @@ std::shared_ptr<DataLoader> share_between_ranks(std::shared_ptr<DataLoader> load
         "  std::shared_ptr<DataLoader> shared(const DataLoaderOptions& defaults) const override;");
     return loader;
   }
-  defaults.seed = seed_of_rank_0(group);
+  defaults.seed = seed_of_rank_0(world);
   return loader->shared(defaults);
 }
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "linkboy/data/data_loader.hpp"
-#include "linkboy/distributed/process_group.hpp"
+#include "linkboy/distributed/device_mesh.hpp"
 
 namespace linkboy {
 
@@ -14,12 +14,13 @@ namespace linkboy {
 uint64_t seed_of_rank_0(const ProcessGroup& group);
 
 /// Returns this rank's share of a loader that returns all batches on each rank. If the loader is
-/// already a share, returns the loader itself.
+/// already a share, returns the loader itself. Ranks that have the same place in the dimensions
+/// `data` and `shard` have the same share.
 /// @param even_batches  Whether ranks without a last batch receive one, unless the loader's options
 ///        specify it.
 /// @throws OptionError if the loader neither can be shared nor `returns_own_share`.
 /// @note Collective if this function shares the loader.
 std::shared_ptr<DataLoader> share_between_ranks(std::shared_ptr<DataLoader> loader,
-                                                const ProcessGroup& group, bool even_batches);
+                                                const DeviceMesh& mesh, bool even_batches);
 
 }  // namespace linkboy

@@ -20,6 +20,7 @@
 #include <unordered_set>
 
 #include "distributed/agreement.hpp"
+#include "distributed/parameter_shards.hpp"
 #include "distributed/process_group_implementation.hpp"
 #include "distributed/shared_memory_hook.hpp"
 #include "distributed/zero2_gradient_reducer.hpp"
@@ -83,21 +84,32 @@ std::string description(const std::pair<std::string, at::Tensor>& named) {
 
 GradientReducer::GradientReducer(std::shared_ptr<const ProcessGroup> group,
                                  const DistributedOptions& options, SharedTensors tensors,
-                                 OwnerOf owner_of)
+                                 OwnerOf owner_of, std::shared_ptr<ParameterShards> shards)
     : group_(std::move(group)),
       options_(options),
       tensors_(std::move(tensors)),
-      owner_of_(std::move(owner_of)) {
+      owner_of_(std::move(owner_of)),
+      shards_(std::move(shards)) {
   std::vector<std::string> lines;
   for (const auto& named : tensors_.named) lines.push_back(description(named));
   require_same_on_all_ranks(*group_, "the model's parameters and buffers", lines);
   synchronize();
+  if (shards_) {
+    NamedTensors parameters = tensors_.named;
+    std::erase_if(parameters, [this](const auto& named) {
+      return position_in(tensors_.reduced, named.second) == tensors_.reduced.size();
+    });
+    shards_->distribute(parameters);
+  }
   make_reducer();
 }
 
 void GradientReducer::synchronize() const {
   std::vector<at::Tensor> all;
-  for (const auto& [name, tensor] : tensors_.named) all.push_back(tensor);
+  for (const auto& [name, tensor] : tensors_.named) {
+    // Each rank has other rows of a distributed parameter.
+    if (!shards_ || !shards_->contains(tensor)) all.push_back(tensor);
+  }
   group_->broadcast(all);
 }
 
@@ -141,14 +153,17 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   trained_.clear();
   std::copy_if(tensors_.reduced.begin(), tensors_.reduced.end(), std::back_inserter(trained_),
                [](const auto& parameter) { return parameter.requires_grad(); });
-  std::vector<at::Tensor> ordered = order.empty() ? trained_ : std::vector<at::Tensor>();
-  for (const int64_t i : order) ordered.push_back(trained_[i]);
+  averaged_ = trained_;
+  std::erase_if(averaged_, [this](const auto& each) { return shards_ && shards_->contains(each); });
+  std::vector<at::Tensor> ordered = order.empty() ? averaged_ : std::vector<at::Tensor>();
+  for (const int64_t i : order) ordered.push_back(averaged_[i]);
   if (trained_.empty() || options_.local_sgd_interval > 0 || options_.gradient_comm_hook) return;
   densify_gradients();
+  if (averaged_.empty()) return;
   if (options_.zero_stage == 2) {
     const auto bytes = static_cast<int64_t>(options_.bucket_cap_mb * (1 << 20));
     if (owner_of_) {
-      owner_reducer_ = std::make_unique<Zero2GradientReducer>(group_, trained_, owner_of_, bytes);
+      owner_reducer_ = std::make_unique<Zero2GradientReducer>(group_, averaged_, owner_of_, bytes);
     }
     return;
   }
@@ -189,7 +204,7 @@ void GradientReducer::make_reducer(const std::vector<int64_t>& order) {
   if (options_.compression != Compression::none) {
     const auto dtype = options_.compression == Compression::fp16 ? at::kHalf : at::kBFloat16;
     reducer_->register_comm_hook(std::make_unique<CompressingHook>(group, dtype));
-  } else if (auto hook = SharedMemoryHook::make(*group_, trained_)) {
+  } else if (auto hook = SharedMemoryHook::make(*group_, averaged_)) {
     reducer_->register_comm_hook(std::move(hook));
   }
 }
@@ -202,7 +217,7 @@ std::vector<int64_t> GradientReducer::sending_order() {
   // Only their positions are needed, not zeros as large as all gradients.
   for (const auto& bucket : reducer_->get_grad_buckets(/*return_zero_tensors=*/false)) {
     for (const auto& parameter : bucket.getParameters()) {
-      order.push_back(static_cast<int64_t>(position_in(trained_, parameter)));
+      order.push_back(static_cast<int64_t>(position_in(averaged_, parameter)));
     }
   }
   return order;
@@ -215,7 +230,7 @@ void GradientReducer::set_sending_order(const std::vector<int64_t>& order) {
   if (options_.find_unused_parameters) return;
   std::vector<int64_t> sorted = order;
   std::sort(sorted.begin(), sorted.end());
-  std::vector<int64_t> expected(trained_.size());
+  std::vector<int64_t> expected(averaged_.size());
   std::iota(expected.begin(), expected.end(), int64_t{0});
   if (sorted != expected) {
     loaded_order_ = order;  // layers may be unfrozen before the first update
@@ -264,6 +279,10 @@ bool GradientReducer::trains_same_parameters() const {
          trained == trained_.end();
 }
 
+void GradientReducer::add_trained_to(std::vector<at::Tensor>& parameters) const {
+  parameters.insert(parameters.end(), trained_.begin(), trained_.end());
+}
+
 void GradientReducer::begin_update() {
   if (is_abandoned_ || !trains_same_parameters()) make_reducer();
   if (!loaded_order_.empty()) set_sending_order(std::exchange(loaded_order_, {}));
@@ -292,7 +311,7 @@ void GradientReducer::after_backward() {
   if (owner_reducer_) owner_reducer_->end(options_.find_unused_parameters);
   // LibTorch's Optimizer::zero_grad rejects views. The same memory without their metadata remains a
   // gradient in its bucket.
-  for (const at::Tensor& parameter : trained_) {
+  for (const at::Tensor& parameter : averaged_) {
     at::Tensor& gradient = parameter.mutable_grad();
     if (gradient.defined() && gradient.is_view()) gradient = gradient.variable_data();
   }

@@ -22,6 +22,7 @@ struct FunctionPreHook;
 
 namespace linkboy {
 
+class ParameterShards;
 class Zero2GradientReducer;
 
 /// The tensors that all ranks share.
@@ -41,10 +42,13 @@ class GradientReducer {
 
   /// Broadcasts the tensors of rank 0 to all ranks.
   /// @param owner_of  If given, gradients go only to the owners (ZeRO stage 2).
+  /// @param shards  If given, parameters are distributed (ZeRO stage 3). Their gradients are left to
+  ///        it.
   /// @throws DistributedError on all ranks if names, shapes or dtypes differ.
   /// @note Collective.
   GradientReducer(std::shared_ptr<const ProcessGroup> group, const DistributedOptions& options,
-                  SharedTensors tensors, OwnerOf owner_of = {});
+                  SharedTensors tensors, OwnerOf owner_of = {},
+                  std::shared_ptr<ParameterShards> shards = nullptr);
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
@@ -77,6 +81,9 @@ class GradientReducer {
   void before_backward(const at::Tensor& loss);
   void after_backward();
 
+  /// Appends the parameters that are trained.
+  void add_trained_to(std::vector<at::Tensor>& parameters) const;
+
   /// Call it after a backward pass that has thrown. The next update starts with a new reducer.
   void abandon();
 
@@ -102,10 +109,12 @@ class GradientReducer {
   std::vector<int64_t> order_;         // the sending order with which the reducer was made
   std::vector<int64_t> loaded_order_;  // a sending order for parameters that are not trained yet
   std::vector<at::Tensor> trained_;    // the parameters for which the reducer was made
+  std::vector<at::Tensor> averaged_;   // those whose gradients it averages: not the distributed ones
   /// Null if no parameter is trained or gradients are not averaged.
   std::shared_ptr<c10d::Reducer> reducer_;
   std::shared_ptr<c10d::Logger> logger_;  // the reducer does not check it for null
   OwnerOf owner_of_;
+  std::shared_ptr<ParameterShards> shards_;
   std::unique_ptr<Zero2GradientReducer> owner_reducer_;  // replaces `reducer_` if there are owners
   /// Parameters and their hooks.
   std::vector<std::pair<at::Tensor, const torch::autograd::FunctionPreHook*>> densified_;

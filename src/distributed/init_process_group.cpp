@@ -98,8 +98,10 @@ void check_distributed_options(const DistributedOptions& options) {
   LINKBOY_CHECK_OPTION(options.local_sgd_interval >= 0, "local_sgd_interval is ",
                        options.local_sgd_interval,
                        "; it must not be negative. Use 0 to average gradients instead of weights.");
-  LINKBOY_CHECK_OPTION(options.zero_stage >= 0 && options.zero_stage <= 2, "zero_stage is ",
-                       options.zero_stage, "; it must be 0, 1 or 2.");
+  LINKBOY_CHECK_OPTION(options.zero_stage >= 0 && options.zero_stage <= 3, "zero_stage is ",
+                       options.zero_stage, "; it must be 0, 1, 2 or 3.");
+  LINKBOY_CHECK_OPTION(options.zero_whole_below >= 0, "zero_whole_below is ",
+                       options.zero_whole_below, "; it must not be negative.");
   LINKBOY_CHECK_OPTION(
       options.zero_stage == 0 ||
           (options.local_sgd_interval == 0 && options.gradient_comm_hook == nullptr),
@@ -107,9 +109,9 @@ void check_distributed_options(const DistributedOptions& options) {
       ", but local_sgd_interval or gradient_comm_hook is set, too; zero_stage needs averaged "
       "gradients. Set only one of them.");
   LINKBOY_CHECK_OPTION(
-      options.zero_stage != 2 || options.compression == Compression::none,
-      "zero_stage 2 does not compress gradients; set compression to none, or zero_stage to "
-      "1.");
+      options.zero_stage < 2 || options.compression == Compression::none, "zero_stage ",
+      options.zero_stage,
+      " does not compress gradients; set compression to none, or zero_stage to 1.");
   const int num_ways = (options.compression != Compression::none) +
                        (options.local_sgd_interval > 0) + (options.gradient_comm_hook != nullptr);
   LINKBOY_CHECK_OPTION(

@@ -131,6 +131,8 @@ std::string timeout_text(std::chrono::milliseconds timeout) {
 bool is_communication_error(const std::exception& error) {
   if (dynamic_cast<const c10::DistError*>(&error) != nullptr) return true;
   if (dynamic_cast<const c10::Error*>(&error) != nullptr) return false;
+  // A collective within this one has told its cause.
+  if (dynamic_cast<const Error*>(&error) != nullptr) return false;
   // Gloo's own exceptions do not have a type that its headers and LibTorch's library share.
   const std::string_view said = error.what();
   return said.find("gloo/") != std::string_view::npos ||
@@ -159,11 +161,18 @@ void throw_collective_error(const ProcessGroup& group, const char* what, bool is
                                   details.empty() ? "" : " (" + details + ")"));
 }
 
+void check_can_continue(const ProcessGroup& group, const char* what) {
+  const auto* implementation = group.implementation();
+  // If a collective on a device was aborted, the values on that device are invalid.
+  if (implementation != nullptr && implementation->has_failed()) {
+    throw_collective_error(group, what, /*is_late=*/false, "");
+  }
+}
+
 void begin_collective(const ProcessGroup& group, const char* what) {
+  check_can_continue(group, what);
   const auto* implementation = group.implementation();
   if (implementation == nullptr || !implementation->heartbeat) return;
-  // If a collective on a device was aborted, the values on that device are invalid.
-  if (implementation->has_failed()) throw_collective_error(group, what, /*is_late=*/false, "");
   if (implementation->is_world) implementation->heartbeat->count_call();
 }
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -54,31 +55,25 @@ at::Tensor in_memory_format(const at::Tensor& tensor) {
 class PendingWork final : public PendingCollective {
  public:
   /// @param work  Null if there is nothing to wait for.
+  /// @param finish  Computes the result from what has arrived. It keeps the tensors alive.
   PendingWork(const ProcessGroup& group, const char* what, c10::intrusive_ptr<c10d::Work> work,
-              at::Tensor sent, at::Tensor target, ReduceOp op)
-      : group_(group),
-        what_(what),
-        work_(std::move(work)),
-        sent_(std::move(sent)),
-        target_(std::move(target)),
-        divisor_(op == ReduceOp::mean ? group.size() : 1) {}
+              std::function<void()> finish)
+      : group_(group), what_(what), work_(std::move(work)), finish_(std::move(finish)) {}
 
   void wait() override {
-    if (!work_) return;
-    const auto work = std::exchange(work_, nullptr);
-    run_collective(group_, what_, [&] { work->wait(); });
+    const auto finish = std::exchange(finish_, nullptr);
+    if (!finish) return;
+    if (work_) run_collective(group_, what_, [&] { work_->wait(); });
+    work_.reset();
     const at::NoGradGuard no_grad;
-    if (divisor_ != 1) sent_.div_(divisor_);
-    if (sent_.data_ptr() != target_.data_ptr()) target_.copy_(sent_);
+    finish();
   }
 
  private:
   const ProcessGroup& group_;
   const char* what_;
   c10::intrusive_ptr<c10d::Work> work_;
-  at::Tensor sent_;
-  at::Tensor target_;
-  int64_t divisor_;
+  std::function<void()> finish_;
 };
 
 at::Tensor tensor_of(std::string_view text) {
@@ -173,7 +168,59 @@ std::unique_ptr<PendingCollective> start_reduction(const ProcessGroup& group, co
                   : ranks.allreduce(sent, {.reduceOp = c10d_op(op)});
     });
   }
-  return std::make_unique<PendingWork>(group, name, std::move(work), sent[0], tensor, op);
+  const int64_t divisor = op == ReduceOp::mean ? group.size() : 1;
+  return std::make_unique<PendingWork>(
+      group, name, std::move(work), [divisor, from = sent[0], to = std::move(tensor)] {
+        if (divisor != 1) from.div_(divisor);
+        if (from.data_ptr() != to.data_ptr()) to.copy_(from);
+      });
+}
+
+/// Combines the rows of `rows`, [ranks, ...], in the order of the ranks.
+void combine_rows(const at::Tensor& rows, at::Tensor result, ReduceOp op) {
+  result.copy_(rows[0]);
+  for (int64_t rank = 1; rank < rows.size(0); ++rank) {
+    const at::Tensor row = rows[rank];
+    if (op == ReduceOp::min) {
+      at::minimum_out(result, result, row);
+    } else if (op == ReduceOp::max) {
+      at::maximum_out(result, result, row);
+    } else {
+      result.add_(row);
+    }
+  }
+  if (op == ReduceOp::mean) result.div_(rows.size(0));
+}
+
+/// Whether NCCL transfers the tensor, which then has a reduce-scatter of its own.
+bool is_for_nccl(const ProcessGroup& group, const at::Tensor& tensor) {
+  return group.implementation()->nccl_device && tensor.is_cuda();
+}
+
+c10::intrusive_ptr<c10d::Work> start_all_to_all(const ProcessGroup& group, const char* name,
+                                                const at::Tensor& received,
+                                                const at::Tensor& sent) {
+  // As bytes, because Gloo does not support all dtypes.
+  at::Tensor to = bytes_of(received);
+  at::Tensor from = bytes_of(sent);
+  std::vector<int64_t> equal;
+  return run_collective(group, name, [&] {
+    return group.implementation()->group->alltoall_base(to, from, equal, equal);
+  });
+}
+
+void check_has_row_per_rank(const ProcessGroup& group, const at::Tensor& tensor) {
+  LINKBOY_CHECK_OPTION(tensor.dim() > 0 && tensor.size(0) == group.size(),
+                       "the tensor has the shape ", tensor.sizes(),
+                       ", but its first dimension must be that of the ranks, ", group.size(), ".");
+}
+
+/// @return The c10d group with which this rank sends to or receives from `other`.
+c10d::ProcessGroup& group_for_message(const ProcessGroup& group, int64_t other) {
+  LINKBOY_CHECK_OPTION(other >= 0 && other < group.size() && other != group.rank(), "the message is "
+                       "for or from rank ", other, "; it must be another rank of the group, 0 to ",
+                       group.size() - 1, ". This is rank ", group.rank(), ".");
+  return *group.implementation()->group;
 }
 
 }  // namespace
@@ -228,6 +275,91 @@ at::Tensor ProcessGroup::all_gather(const at::Tensor& tensor) const {
   if (!impl_) return tensor.detach().clone().unsqueeze(0);
   check_call(*this, [&] { return c10::str("all_gather(", description(tensor), ")"); });
   return gather_stacked(*this, tensor);
+}
+
+std::unique_ptr<PendingCollective> ProcessGroup::all_gather_later(at::Tensor all,
+                                                                  at::Tensor tensor) const {
+  constexpr const char* kName = "all_gather";
+  if (!impl_) {
+    const auto copy = [all, tensor] { all.view({-1}).copy_(tensor.view({-1})); };
+    return std::make_unique<PendingWork>(*this, kName, nullptr, copy);
+  }
+  check_call(*this, [&] { return c10::str(kName, "(", description(tensor), ")"); });
+  at::Tensor to = bytes_of(all);
+  at::Tensor from = bytes_of(tensor);
+  auto work =
+      run_collective(*this, kName, [&] { return all_gather_single(*impl_->group, to, from); });
+  return std::make_unique<PendingWork>(*this, kName, std::move(work), [all, tensor] {});
+}
+
+at::Tensor ProcessGroup::reduce_scatter(const at::Tensor& tensor, ReduceOp op) const {
+  check_has_row_per_rank(*this, tensor);
+  at::Tensor row = at::empty(tensor.sizes().slice(1), tensor.options());
+  // The work may overwrite what it sends.
+  reduce_scatter_later(row, tensor.detach().clone(at::MemoryFormat::Contiguous), op)->wait();
+  return row;
+}
+
+std::unique_ptr<PendingCollective> ProcessGroup::reduce_scatter_later(at::Tensor row,
+                                                                      at::Tensor tensor,
+                                                                      ReduceOp op) const {
+  constexpr const char* kName = "reduce_scatter";
+  check_has_row_per_rank(*this, tensor);
+  check_has_mean(tensor, op);
+  if (!impl_ || tensor.numel() == 0) {
+    return std::make_unique<PendingWork>(*this, kName, nullptr,
+                                         [row, tensor] { row.copy_(tensor[0]); });
+  }
+  check_call(*this, [&] {
+    return c10::str(kName, "(", name_of(op), ", ", description(tensor), ")");
+  });
+  if (!is_for_nccl(*this, tensor)) {
+    // Gloo's own reduce-scatter sends twice as much, and its sums depend on the ring of the ranks.
+    const at::Tensor received = at::empty_like(tensor);
+    auto work = start_all_to_all(*this, kName, received, tensor);
+    return std::make_unique<PendingWork>(*this, kName, std::move(work), [row, tensor, received, op] {
+      combine_rows(received, row, op);
+    });
+  }
+  auto work = run_collective(*this, kName, [&] {
+    return impl_->group->_reduce_scatter_base(row, tensor, {.reduceOp = c10d_op(op)});
+  });
+  return std::make_unique<PendingWork>(
+      *this, kName, std::move(work), [row, tensor, divisor = op == ReduceOp::mean ? size() : 1] {
+        if (divisor != 1) row.div_(divisor);
+      });
+}
+
+at::Tensor ProcessGroup::all_to_all(const at::Tensor& tensor) const {
+  check_has_row_per_rank(*this, tensor);
+  if (!impl_) return tensor.detach().clone();
+  check_call(*this, [&] { return c10::str("all_to_all(", description(tensor), ")"); });
+  const at::Tensor received =
+      at::empty_like(tensor, at::TensorOptions(), at::MemoryFormat::Contiguous).detach();
+  if (tensor.numel() == 0) return received;
+  const auto work = start_all_to_all(*this, "all_to_all", received, tensor);
+  run_collective(*this, "all_to_all", [&] { work->wait(); });
+  return received;
+}
+
+void ProcessGroup::send(const at::Tensor& tensor, int64_t to) const {
+  c10d::ProcessGroup& group = group_for_message(*this, to);
+  if (tensor.numel() == 0) return;
+  std::vector<at::Tensor> message{bytes_of(tensor)};
+  run_message(*this, "send", [&] { group.send(message, static_cast<int>(to), /*tag=*/0)->wait(); });
+}
+
+void ProcessGroup::recv(at::Tensor tensor, int64_t from) const {
+  c10d::ProcessGroup& group = group_for_message(*this, from);
+  if (tensor.numel() == 0) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor received = tensor.is_contiguous()
+                                  ? tensor
+                                  : at::empty(tensor.sizes(), tensor.options().requires_grad(false));
+  std::vector<at::Tensor> message{bytes_of(received)};
+  run_message(*this, "recv",
+              [&] { group.recv(message, static_cast<int>(from), /*tag=*/0)->wait(); });
+  if (!received.is_same(tensor)) tensor.copy_(received);
 }
 
 std::vector<std::string> ProcessGroup::all_gather_bytes(std::string_view bytes) const {

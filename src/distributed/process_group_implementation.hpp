@@ -70,15 +70,18 @@ void tell_failure(const ProcessGroup& group, const std::exception_ptr& why);
 bool is_communication_error(const std::exception& error);
 
 /// @throws DistributedError if it is already known that the ranks cannot continue.
+void check_can_continue(const ProcessGroup& group, const char* what);
+
+/// Calls `check_can_continue`, and counts the call for the messages about ranks that are late.
 void begin_collective(const ProcessGroup& group, const char* what);
 
 void end_collective(const ProcessGroup& group, const char* what);
 
-/// Runs `work`, which communicates with other processes.
+/// Runs `work`, which exchanges messages with some other processes.
 /// @throws DistributedError with the cause instead of c10d's error.
 template <class Work>
-auto run_collective(const ProcessGroup& group, const char* what, Work work) {
-  begin_collective(group, what);
+auto run_message(const ProcessGroup& group, const char* what, Work work) {
+  check_can_continue(group, what);
   const auto end = c10::make_scope_exit([&] { end_collective(group, what); });
   const auto begin = std::chrono::steady_clock::now();
   try {
@@ -91,6 +94,14 @@ auto run_collective(const ProcessGroup& group, const char* what, Work work) {
     const bool is_late = std::chrono::steady_clock::now() - begin > group.timeout() / 2;
     throw_collective_error(group, what, is_late, first_line(error.what()));
   }
+}
+
+/// Runs `work`, which all processes of the group run.
+/// @throws DistributedError with the cause instead of c10d's error.
+template <class Work>
+auto run_collective(const ProcessGroup& group, const char* what, Work work) {
+  begin_collective(group, what);
+  return run_message(group, what, std::move(work));
 }
 
 }  // namespace linkboy

@@ -105,20 +105,23 @@ bool for_each_fusable(const OptimizerParamGroup& group, Work work) {
   return are_all_fusable;
 }
 
-/// Converts the parts of a state whose parameter was moved or converted to another memory format.
-struct FollowParameter {
+using VisitPart = c10::function_ref<void(const Tensor& parameter, Tensor& part)>;
+
+struct PartVisitor {
   void step(int64_t) const {}
-  void operator()(const char*, Tensor& part) const { follow_parameter(parameter, part); }
-  void optional(const char*, Tensor& part, bool) const { follow_parameter(parameter, part); }
+  void operator()(const char*, Tensor& part) const { visit(parameter, part); }
+  void optional(const char*, Tensor& part, bool) const { visit(parameter, part); }
 
   const Tensor& parameter;
+  VisitPart visit;
 };
 
 template <class Layout>
-void follow(const OptimizerParamGroup& group, const Tensor& parameter, OptimizerParamState& state) {
+void visit_parts(const OptimizerParamGroup& group, const Tensor& parameter,
+                 OptimizerParamState& state, VisitPart visit) {
   Layout::visit_state(static_cast<typename Layout::ParamState&>(state),
                       static_cast<const typename Layout::Options&>(group.options()),
-                      FollowParameter{parameter});
+                      PartVisitor{parameter, visit});
 }
 
 /// Starts a part of a parameter's state as zeros.
@@ -240,7 +243,7 @@ bool step_group(Optimizer& optimizer, const OptimizerParamGroup& group, const Sc
     const auto state_of = [&]() -> State& {
       auto& slot = optimizer.state()[parameter.unsafeGetTensorImpl()];
       if (!slot) slot = std::make_unique<State>();
-      follow<Layout>(group, parameter, *slot);
+      visit_parts<Layout>(group, parameter, *slot, follow_parameter);
       return static_cast<State&>(*slot);
     };
     prepare(options, parameter, state_of, buckets);
@@ -335,11 +338,16 @@ void move_state_of_lbfgs(const Optimizer& optimizer) {
 void move_state_to_parameters(const Optimizer& optimizer) {
   const at::NoGradGuard no_grad;
   if (typeid(optimizer) == typeid(torch::optim::LBFGS)) move_state_of_lbfgs(optimizer);
+  for_each_state_tensor(optimizer, follow_parameter);
+}
+
+void for_each_state_tensor(const Optimizer& optimizer, VisitPart visit) {
   with_handled_layout(optimizer, [&]<class Layout>(Layout) {
     for (const auto& group : optimizer.param_groups()) {
       for (const Tensor& parameter : group.params()) {
         const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-        if (found != optimizer.state().end()) follow<Layout>(group, parameter, *found->second);
+        if (found == optimizer.state().end()) continue;
+        visit_parts<Layout>(group, parameter, *found->second, visit);
       }
     }
   });

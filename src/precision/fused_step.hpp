@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
@@ -47,6 +48,12 @@ bool is_fused_in_python(const torch::optim::Optimizer& optimizer,
 /// Moves the state of an optimizer of these classes, or of LBFGS, to the devices and memory formats
 /// of its parameters, as `fused_step` does before the update. Does nothing for other classes.
 void move_state_to_parameters(const torch::optim::Optimizer& optimizer);
+
+/// Calls `visit` with each tensor of the state of an optimizer of these classes that has an element
+/// for each element of its parameter, or may have one. Does nothing for other classes.
+void for_each_state_tensor(
+    const torch::optim::Optimizer& optimizer,
+    c10::function_ref<void(const at::Tensor& parameter, at::Tensor& part)> visit);
 
 /// Whether `fused_step` accepts a `grad_scale`. There must be a kernel for each gradient, and all
 /// gradients must be on one device.

@@ -9,6 +9,7 @@
 #include "checkpoint/file_bytes.hpp"
 #include "distributed/agreement.hpp"
 #include "distributed/ivalue_bytes.hpp"
+#include "distributed/parameter_shards.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/error.hpp"
 
@@ -36,7 +37,10 @@ StateDict checkpoint_contents(const TrainedParts& trained, const StateDict& extr
                               CheckpointParts parts) {
   const TrainedOptimizer& own = trained.optimizers.own();
   StateDict contents;
-  contents.set(kModel, trained.modules.model().state_dict());
+  // One process of each host may write them.
+  const bool is_wanted = trained.accelerator.is_local_main_process();
+  const auto whole = [&](const StateDict& state) { return with_whole_parameters(state, is_wanted); };
+  contents.set(kModel, whole(trained.modules.model().state_dict()));
   if (parts.optimizer && own) contents.set(kOptimizer, own.state_dict(trained.accelerator));
   if (parts.scheduler && own.scheduler()) contents.set(kScheduler, own.scheduler()->state_dict());
   const auto set_if_any = [&](const char* key, const StateDict& states) {
@@ -49,7 +53,7 @@ StateDict checkpoint_contents(const TrainedParts& trained, const StateDict& extr
     set_if_any(kRegisteredSchedulers, trained.optimizers.registered_schedules());
   }
   if (parts.registered_modules) {
-    set_if_any(kRegisteredModules, trained.modules.registered_states());
+    set_if_any(kRegisteredModules, whole(trained.modules.registered_states()));
   }
   for (const auto& [key, value] : extras.entries()) {
     const bool is_own = std::find(std::begin(kParts), std::end(kParts), key) != std::end(kParts);
@@ -67,21 +71,22 @@ void erase_own_parts(StateDict& contents) {
 
 StateDict read_on_all_ranks(const std::filesystem::path& path, const Accelerator& accelerator) {
   StateDict contents;
-  if (accelerator.num_processes() == 1) return read_contents(path);
+  const ProcessGroup& world = accelerator.world();
+  if (world.size() == 1) return read_contents(path);
   std::string own = "none";
   try {
     own = file_digest(path);
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): read_contents throws if needed
   }
-  const auto digests = accelerator.all_gather_bytes(own);
+  const auto digests = world.all_gather_bytes(own);
   const bool is_like_rank_0 = own == digests[0];
-  succeed_on_all_ranks(accelerator.process_group(), [&] {
+  succeed_on_all_ranks(world, [&] {
     if (is_like_rank_0 || digests[0] == "none") contents = read_contents(path);
   });
   const bool have_all = std::all_of(digests.begin(), digests.end(),
                                     [&](const auto& each) { return each == digests[0]; });
   if (have_all) return contents;
-  const std::string bytes = accelerator.broadcast_bytes(
+  const std::string bytes = world.broadcast_bytes(
       accelerator.is_main_process() ? to_bytes(contents.to_ivalue()) : "");
   return is_like_rank_0 ? contents : StateDict::from_ivalue(from_bytes(bytes), path.string());
 }

@@ -170,8 +170,8 @@ void check_evaluate_options(const EvaluateOptions& options) {
 
 void check_accelerator_options(const Accelerator& accelerator, const TrainOptions& options) {
   LINKBOY_CHECK_OPTION(
-      options.execution_mode != ExecutionMode::graph || accelerator.num_processes() == 1,
-      "ExecutionMode::graph works in one process, but there are ", accelerator.num_processes(),
+      options.execution_mode != ExecutionMode::graph || accelerator.world().size() == 1,
+      "ExecutionMode::graph works in one process, but there are ", accelerator.world().size(),
       ". Use ExecutionMode::eager.");
   const c10::Device device = accelerator.device();
   LINKBOY_CHECK_OPTION(
@@ -187,6 +187,11 @@ void check_accelerator_options(const Accelerator& accelerator, const TrainOption
       "ExecutionMode::compiled does not work with Precision::fp16, whose gradients "
       "would be computed without their scale. Use fp32 or bf16.");
   const DistributedOptions& distributed = accelerator.distributed_options();
+  LINKBOY_CHECK_OPTION(
+      options.execution_mode != ExecutionMode::compiled || distributed.zero_stage != 3 ||
+          accelerator.num_processes() == 1,
+      "ExecutionMode::compiled does not work with zero_stage 3: a package reads the memory of the "
+      "parameters, which are not there. Use ExecutionMode::eager, or zero_stage 2.");
   LINKBOY_CHECK_OPTION(!options.weight_by_batch_size ||
                            (distributed.local_sgd_interval == 0 && !distributed.gradient_comm_hook),
                        "weight_by_batch_size needs gradients that linkboy averages, but ",
@@ -302,7 +307,7 @@ void warn_of_zero_rates(Trainer& trainer, const TrainedOptimizers& optimizers) {
 void check_same_on_all_ranks(const TrainOptions& options, const TrainedOptimizers& optimizers,
                              const std::vector<std::string>& lines_of_trainer,
                              const Accelerator& accelerator) {
-  if (accelerator.num_processes() == 1) return;
+  if (accelerator.world().size() == 1) return;
   std::vector<std::string> lines{
       c10::str("train_dataset.size() = ", size_of(options.train_dataset)),
       c10::str("eval_dataset.size() = ", size_of(options.eval_dataset)),
@@ -323,13 +328,13 @@ void check_same_on_all_ranks(const TrainOptions& options, const TrainedOptimizer
     }
   }
   lines.insert(lines.end(), lines_of_trainer.begin(), lines_of_trainer.end());
-  require_same_on_all_ranks(accelerator.process_group(), "what to train", lines);
+  require_same_on_all_ranks(accelerator.world(), "what to train", lines);
 }
 
 void check_same_loaders_on_all_ranks(const RunData& data,
                                      const std::vector<std::string>& lines_of_trainer,
                                      const Accelerator& accelerator) {
-  if (accelerator.num_processes() == 1) return;
+  if (accelerator.world().size() == 1) return;
   const int64_t num_batches = data.train_dataloader->size();
   std::vector<std::string> lines{c10::str("batch size = ", data.train_dataloader->batch_size()),
                                  c10::str("batches per epoch = ", num_batches),
@@ -340,7 +345,7 @@ void check_same_loaders_on_all_ranks(const RunData& data,
     lines.push_back(c10::str("the loader's seed = ", loader.at("seed")));
   }
   lines.insert(lines.end(), lines_of_trainer.begin(), lines_of_trainer.end());
-  require_same_on_all_ranks(accelerator.process_group(), "what to train", lines);
+  require_same_on_all_ranks(accelerator.world(), "what to train", lines);
 }
 
 }  // namespace linkboy

@@ -101,8 +101,8 @@ void Trainer::Implementation::RunSetUp::before_first_epoch(const TrainOptions& o
 
 void Trainer::Implementation::RunSetUp::set_up_evaluation(const EvaluateOptions& options) {
   // The data are not compared, because ranks may evaluate different numbers of batches.
-  if (trainer_.accelerator_->num_processes() > 1) {
-    require_same_on_all_ranks(trainer_.accelerator_->process_group(), "what to evaluate",
+  if (trainer_.accelerator_->world().size() > 1) {
+    require_same_on_all_ranks(trainer_.accelerator_->world(), "what to evaluate",
                               lines_of_trainer());
   }
   share_loader_seed();
@@ -121,8 +121,8 @@ std::vector<std::string> Trainer::Implementation::RunSetUp::lines_of_trainer() c
 
 void Trainer::Implementation::RunSetUp::share_loader_seed() {
   trainer_.call_->loader_seed.reset();
-  if (trainer_.accelerator_->num_processes() == 1) return;
-  trainer_.call_->loader_seed = seed_of_rank_0(trainer_.accelerator_->process_group());
+  if (trainer_.accelerator_->world().size() == 1) return;
+  trainer_.call_->loader_seed = seed_of_rank_0(trainer_.accelerator_->world());
 }
 
 std::vector<EvaluationSet> Trainer::Implementation::RunSetUp::create_evaluation_sets(
@@ -267,7 +267,7 @@ std::shared_ptr<DataLoader> Trainer::create_eval_dataloader(const EvaluateOption
 
 void Trainer::prepare_model_optimizer_and_dataloaders() {
   Implementation::RunSetUp(*impl_).prepare_modules();
-  impl_->stop_.attach(impl_->accelerator_->shared_process_group());
+  impl_->stop_.attach(impl_->accelerator_->mesh().world());
   if (impl_->run_->data.train_dataloader)
     impl_->run_->data.train_dataloader =
         impl_->accelerator_->prepare(std::move(impl_->run_->data.train_dataloader));
@@ -275,7 +275,7 @@ void Trainer::prepare_model_optimizer_and_dataloaders() {
   const auto prepare = [this](std::shared_ptr<DataLoader>& loader) {
     if (!loader) return;
     loader = impl_->accelerator_->prepare(share_between_ranks(
-        std::move(loader), impl_->accelerator_->process_group(), /*even_batches=*/false));
+        std::move(loader), impl_->accelerator_->mesh(), /*even_batches=*/false));
   };
   for (auto& set : impl_->run_->data.evaluation_sets) {
     prepare(set.loader);

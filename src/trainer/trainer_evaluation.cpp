@@ -171,7 +171,7 @@ void Trainer::Implementation::for_each_batch(DataLoader& loader, int64_t epoch,
   // A single process does not need the length, which may be unknown for a stream.
   const bool is_shared = stop_.is_shared();
   const int64_t num_rounds =
-      is_shared ? -max_over_ranks(accelerator_->process_group(), -loader.size()) : 0;
+      is_shared ? -max_over_ranks(accelerator_->world(), -loader.size()) : 0;
   // In a training run, only a user's request interrupts an evaluation: the other reasons end the
   // training, which is not affected by when its evaluation ends.
   const auto least = is_in_training_call() ? StopUrgency::request : StopUrgency::ends_training;

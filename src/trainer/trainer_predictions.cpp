@@ -204,7 +204,7 @@ void Trainer::Implementation::Predictor::predict_batches(const PredictionSink& s
   set_up.share_loader_seed();
   const auto data =
       share_between_ranks(set_up.create_eval_dataloader(options_),
-                          trainer_.accelerator_->process_group(), /*even_batches=*/false);
+                          trainer_.accelerator_->mesh(), /*even_batches=*/false);
   const auto* of_dataset = dynamic_cast<const DatasetLoader*>(data.get());
   LINKBOY_CHECK(of_dataset != nullptr || trainer_.accelerator_->num_processes() == 1,
                 "predict with several processes needs a DatasetLoader, which determines the "
@@ -269,7 +269,7 @@ void Trainer::Implementation::Predictor::run(c10::function_ref<void()> predict) 
   const RunScope back_to_training_run(trainer_, trainer_.run_->history);
   bool is_whole = false;
   trainer_.run_with_callbacks(options_.callbacks, [&] {
-    trainer_.stop_.attach(trainer_.accelerator_->shared_process_group());
+    trainer_.stop_.attach(trainer_.accelerator_->mesh().world());
     trainer_.run_until_stop([&] {
       RunSetUp(trainer_).prepare_modules();  // within a run they are already prepared
       predict();

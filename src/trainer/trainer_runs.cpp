@@ -85,11 +85,11 @@ void Trainer::Implementation::run_with_callbacks(const CallbackList& callbacks_o
       }
     });
     const CurrentGroupScope group(accelerator_->process_group());
-    tell_failure(accelerator_->process_group(), nullptr);
+    tell_failure(accelerator_->world(), nullptr);
     run();
   } catch (...) {
     call_->claim.reset();
-    tell_failure(accelerator_->process_group(), std::current_exception());
+    tell_failure(accelerator_->world(), std::current_exception());
     drop_unfinished_update();
     stop_.clear();
     log_exception(*accelerator_, std::current_exception());

@@ -52,13 +52,14 @@ StateDict with_present_files(const StateDict& states, const CallbackList& callba
 /// others. No other process needs memory for the parts of all.
 c10::IValue gather_on_main_process(const StateDict& own, const Accelerator& here) {
   c10::impl::GenericList ranks(c10::AnyType::get());
-  if (here.num_processes() == 1) {
+  const ProcessGroup& world = here.world();
+  if (world.size() == 1) {
     ranks.push_back(own.to_ivalue());
     return ranks;
   }
   const std::string mine = to_bytes(own.to_ivalue());
-  for (int64_t rank = 0; rank < here.num_processes(); ++rank) {
-    const std::string bytes = here.broadcast_bytes(here.process_index() == rank ? mine : "", rank);
+  for (int64_t rank = 0; rank < world.size(); ++rank) {
+    const std::string bytes = world.broadcast_bytes(world.rank() == rank ? mine : "", rank);
     if (here.is_main_process()) ranks.push_back(from_bytes(bytes));
   }
   return ranks;
@@ -245,7 +246,7 @@ void Trainer::Implementation::TrainingStates::save(const std::filesystem::path& 
       "ended with a complete update or epoch. Elsewhere at the end of an epoch, save it "
       "in a callback that saves_training_states().");
   // One process saves. If that failed, all processes must know before their next collective call.
-  succeed_on_all_ranks(accelerator.process_group(), [this] { wait(); });
+  succeed_on_all_ranks(accelerator.world(), [this] { wait(); });
   trainer_.settle_update();
   // If the limit of updates has ended the last epoch early, a longer run trains the rest of it.
   const bool is_mid_epoch = run.after_last_update &&
@@ -321,7 +322,7 @@ bool Trainer::Implementation::TrainingStates::load(const std::filesystem::path& 
     const auto found = find_training_state(trainer_.trainer_, directory);
     if (found) place = found->string();
   });
-  place = accelerator.broadcast_bytes(place);
+  place = accelerator.world().broadcast_bytes(place);
   if (place.empty()) return false;
   const auto path = std::filesystem::path(place) / kTrainingStateFile;
   const StateDict contents = read_on_all_ranks(path, accelerator);
@@ -371,8 +372,8 @@ std::vector<std::string> Trainer::Implementation::TrainingStates::load_checked(
   Accelerator& accelerator = *trainer_.accelerator_;
   StateDict contents = saved;
   const auto ranks = state.get_list(kRanks);
-  const auto rank = static_cast<std::size_t>(accelerator.process_index());
-  const bool is_same_world = ranks.size() == static_cast<std::size_t>(accelerator.num_processes());
+  const auto rank = static_cast<std::size_t>(accelerator.world().rank());
+  const bool is_same_world = ranks.size() == static_cast<std::size_t>(accelerator.world().size());
   const auto state_of = [&](std::size_t i) { return StateDict::from_ivalue(ranks[i], kRanks); };
   StateDict of_rank = state_of(std::min(rank, ranks.size() - 1));
   LossMeans train_loss(trainer_.tracked_losses_);

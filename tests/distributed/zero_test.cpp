@@ -192,7 +192,11 @@ TEST(ZeroStage2Test, EachRankKeepsOnlyTheGradientsOfItsParameters) {
 TEST(ZeroStage2Test, RefusesOptionsItCannotBeCombinedWith) {
   EXPECT_ERROR(Accelerator(together({.compression = Compression::fp16, .zero_stage = 2})),
                "does not compress");
-  EXPECT_ERROR(Accelerator(together({.zero_stage = 3})), "it must be 0, 1 or 2");
+  EXPECT_ERROR(Accelerator(together({.compression = Compression::bf16, .zero_stage = 3})),
+               "zero_stage 3 does not compress");
+  EXPECT_ERROR(Accelerator(together({.zero_stage = 4})), "it must be 0, 1, 2 or 3");
+  EXPECT_ERROR(Accelerator(together({.zero_stage = 3, .zero_whole_below = -1})),
+               "zero_whole_below is -1");
   EXPECT_ERROR(Accelerator(together({.local_sgd_interval = 2, .zero_stage = 1})), "needs averaged");
   auto half = together({.zero_stage = 2});
   half.precision = Precision::fp16;

@@ -14,6 +14,8 @@
 #include <chrono>
 #include <map>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "host_call.hpp"
 #include "runtime_state.hpp"
@@ -210,6 +212,64 @@ ncclResult_t queue_reduction(const char* name, ncclComm_t comm, cudaStream_t str
                });
 }
 
+/// A message to or from another rank.
+struct Message {
+  ncclComm_t comm = nullptr;
+  cudaStream_t stream = nullptr;
+  int peer = 0;
+  const void* source = nullptr;  // null if this rank receives
+  void* target = nullptr;
+  std::size_t size = 0;
+};
+
+thread_local int group_depth = 0;
+thread_local std::vector<Message> messages_of_group;
+
+/// Queues the transfer of `size` bytes from one rank to another. All ranks of the communicator do.
+void queue_transfer(const Message& any, int from, const void* source, void* target) {
+  queue("a message", any.comm, any.stream, {source, any.size, target, any.size},
+        [=](char* bytes, std::size_t offset, std::size_t part) {
+          std::memcpy(bytes + offset, any.comm->meeting.slot(from), part);
+        });
+}
+
+/// Queues a message between two ranks that have a communicator of their own, or messages of the same
+/// size between all ranks.
+void queue_messages(const std::vector<Message>& messages) {
+  if (messages.empty()) return;
+  const Message& first = messages.front();
+  const int rank = first.comm->meeting.rank;
+  const int size = first.comm->meeting.size;
+  if (messages.size() == 1) {
+    TORCH_CHECK_NOT_IMPLEMENTED(size == 2, "simulated NCCL: a message among ", size, " ranks");
+    const int sender = first.source != nullptr ? rank : first.peer;
+    return queue_transfer(first, sender, first.source, first.target);
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(messages.size() == 2 * static_cast<std::size_t>(size),
+                              "simulated NCCL: a group of ", messages.size(), " messages");
+  for (int from = 0; from < size; ++from) {
+    for (int to = 0; to < size; ++to) {
+      const void* source = nullptr;
+      void* target = nullptr;
+      for (const Message& message : messages) {
+        if (rank == from && message.peer == to && message.source != nullptr) {
+          source = message.source;
+        }
+        if (rank == to && message.peer == from && message.target != nullptr) {
+          target = message.target;
+        }
+      }
+      queue_transfer(first, from, source, target);
+    }
+  }
+}
+
+ncclResult_t add_message(const Message& message) {
+  messages_of_group.push_back(message);
+  if (group_depth == 0) queue_messages(std::exchange(messages_of_group, {}));
+  return ncclSuccess;
+}
+
 }  // namespace
 }  // namespace linkboy::simulated_cuda
 
@@ -264,9 +324,47 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   return ncclSuccess;
 }
 
-// All ranks queue their collectives in the same order, so the calls of a group need not be delayed.
-ncclResult_t ncclGroupStart() { return ncclSuccess; }
-ncclResult_t ncclGroupEnd() { return ncclSuccess; }
+// All ranks queue their collectives in the same order, so these need not be delayed until the end of
+// a group. Messages to and from several ranks must be.
+ncclResult_t ncclGroupStart() {
+  ++group_depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  if (--group_depth == 0) queue_messages(std::exchange(messages_of_group, {}));
+  return ncclSuccess;
+}
+
+ncclResult_t ncclSend(const void* source, std::size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  return add_message({.comm = comm,
+                      .stream = stream,
+                      .peer = peer,
+                      .source = source,
+                      .size = size_of(count, type)});
+}
+
+ncclResult_t ncclRecv(void* target, std::size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  return add_message({.comm = comm,
+                      .stream = stream,
+                      .peer = peer,
+                      .target = target,
+                      .size = size_of(count, type)});
+}
+
+ncclResult_t ncclReduceScatter(const void* source, void* target, std::size_t count,
+                               ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                               cudaStream_t stream) {
+  const std::size_t size = size_of(count, type);
+  for (int rank = 0; rank < comm->meeting.size; ++rank) {
+    const char* row = static_cast<const char*>(source) + static_cast<std::size_t>(rank) * size;
+    void* own_target = comm->meeting.rank == rank ? target : nullptr;
+    queue_reduction("ncclReduceScatter", comm, stream, {row, size, own_target, size}, type, op);
+  }
+  return ncclSuccess;
+}
 
 ncclResult_t ncclAllReduce(const void* source, void* target, std::size_t count, ncclDataType_t type,
                            ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {

@@ -90,7 +90,7 @@ inline const std::vector<Setting>& all_settings() {
       {"measurements", {"no", "yes"}},
       {"limit_batches", {"no", "train", "evaluation", "intermediate", "repeat"}},
       // These matter only with several ranks.
-      {"zero_stage", {"0", "1", "2"}},
+      {"zero_stage", {"0", "1", "2", "3"}},
       {"local_sgd", {"0", "2"}},
       {"compression", {"none", "bf16"}},
       {"communication_hook", {"no", "yes"}},
@@ -227,7 +227,8 @@ class Combination {
         {"static_graph", "frozen skipped_window"},
         // Buffers that differ between ranks are not saved.
         {"model=batch_norm|conv", "broadcast_buffers"},
-        {"zero_stage=2", "compression"},
+        {"zero_stage=2|3", "compression"},
+        {"zero_stage=3 execution=compiled", "execution"},
         {"zero_stage=2 precision=fp16", "precision"},
         {"execution=graph",
          "weight_by_batch_size second_optimizer activation_checkpoint frozen skipped_window"},

@@ -132,6 +132,7 @@ struct CombinationRun {
       accelerator.distributed.gradient_comm_hook = std::make_shared<AveragingHook>();
     }
     accelerator.distributed.zero_stage = combination.number("zero_stage");
+    accelerator.distributed.zero_whole_below = 0;
     accelerator.distributed.local_sgd_interval = combination.number("local_sgd");
     accelerator.distributed.compression = from_text<Compression>(combination["compression"]);
     return accelerator;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "linkboy/distributed/device_mesh.hpp"
 #include "linkboy/distributed/distributed_options.hpp"
 #include "linkboy/precision/grad_scaler.hpp"
 #include "linkboy/run/precision.hpp"
@@ -38,14 +39,18 @@ struct AcceleratorOptions {
   /// Options for the processes that torchrun, mpirun or srun launched together with this one.
   DistributedOptions distributed{};
 
-  /// Processes that share the batches and average the gradients. If it is null, these are all
-  /// processes that were launched together.
+  /// How many of the processes share what: "shard=2,data=2". By default, all see different batches,
+  /// and with `zero_stage` 3 all share the parameters.
+  ParallelOptions parallel{};
+
+  /// The processes of the mesh that `parallel` describes. If it is null, these are all processes
+  /// that were launched together.
   std::shared_ptr<const ProcessGroup> process_group{};
 
   /// Receives the messages that would be printed. If it is null, they are printed.
   std::shared_ptr<Logger> logger{};
 
-  LINKBOY_FIELDS(device, precision, channels_last, deterministic);
+  LINKBOY_FIELDS(device, precision, channels_last, deterministic, parallel);
 };
 
 }  // namespace linkboy

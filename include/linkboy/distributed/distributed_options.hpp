@@ -64,8 +64,8 @@ struct DistributedOptions {
   /// the other processes. Must be positive.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
 
-  /// Size of the buckets in which gradients are sent during the backward pass, in MiB. Must be
-  /// positive.
+  /// Size of the buckets in which gradients are sent during the backward pass and, with `zero_stage`
+  /// 3, parameters are gathered, in MiB. Must be positive.
   double bucket_cap_mb = 25.0;
 
   /// Whether to search the autograd graph for parameters on which the loss does not depend. If
@@ -85,7 +85,7 @@ struct DistributedOptions {
   bool broadcast_buffers = true;
 
   /// The dtype in which gradients are sent. A dtype other than `none` cannot be combined with
-  /// `local_sgd_interval`, `gradient_comm_hook` or a `zero_stage` of 2.
+  /// `local_sgd_interval`, `gradient_comm_hook` or a `zero_stage` of 2 or 3.
   Compression compression = Compression::none;
 
   /// Local SGD: averages the weights every `n` updates instead of averaging the gradients in each
@@ -95,13 +95,25 @@ struct DistributedOptions {
   /// `zero_stage`.
   int64_t local_sgd_interval = 0;
 
-  /// ZeRO stage: 0, 1 or 2. 0: every process has the complete optimizer state. 1: each process has
+  /// ZeRO stage, 0 to 3. 0: every process has the complete optimizer state. 1: each process has
   /// the optimizer state of only some parameters, updates these and sends them to the others; the
   /// results do not change. 2: in addition, each process receives only the gradients of its own
-  /// parameters; `grad()` of the other parameters is undefined after the backward pass. Stages 1
-  /// and 2 require an SGD, Adam, AdamW, Adagrad or RMSprop optimizer that is passed to
-  /// `Accelerator::prepare`. Stage 2 cannot be combined with fp16 or `compression`.
+  /// parameters; `grad()` of the other parameters is undefined after the backward pass.
+  ///
+  /// 3 (fully sharded data parallelism): each process has only its rows (of dimension 0) of each
+  /// parameter, of its gradient and of its optimizer state. A parameter still looks whole: the first
+  /// operation that uses it gathers its rows from all processes, and they are released when other
+  /// parameters are used. Therefore, all processes must use the parameters in the same order, also
+  /// outside of the training loop. `grad()` contains this process's rows after the backward pass.
+  ///
+  /// Stages 1 to 3 require an SGD, Adam, AdamW, Adagrad or RMSprop optimizer that is passed to
+  /// `Accelerator::prepare`. Stage 2 cannot be combined with fp16, and stages 2 and 3 not with
+  /// `compression`.
   int64_t zero_stage = 0;
+
+  /// With `zero_stage` 3, parameters with fewer elements stay whole on every process, because
+  /// gathering them would cost more time than they occupy memory. Must not be negative.
+  int64_t zero_whole_below = 4096;
 
   /// Replaces the averaging of gradients if not null. Cannot be combined with `compression`,
   /// `local_sgd_interval` or `zero_stage`.
@@ -109,7 +121,7 @@ struct DistributedOptions {
 
   LINKBOY_FIELDS(backend, timeout, bucket_cap_mb, find_unused_parameters, static_graph,
                  gradient_as_bucket_view, broadcast_buffers, compression, local_sgd_interval,
-                 zero_stage);
+                 zero_stage, zero_whole_below);
 };
 
 }  // namespace linkboy

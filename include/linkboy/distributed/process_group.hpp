@@ -83,6 +83,38 @@ class LINKBOY_API ProcessGroup {
   /// Returns the tensors of all ranks, stacked: [size(), ...]. Collective.
   [[nodiscard]] at::Tensor all_gather(const at::Tensor& tensor) const;
 
+  /// Starts to gather the ranks' tensors into `all` and returns without waiting. `all` must be
+  /// contiguous and have `size()` times as many elements as `tensor`, which must be contiguous, too.
+  /// Do not access either before `PendingCollective::wait`. Collective.
+  [[nodiscard]] std::unique_ptr<PendingCollective> all_gather_later(at::Tensor all,
+                                                                    at::Tensor tensor) const;
+
+  /// Combines the ranks' tensors of shape [size(), ...] and returns row `rank()` of the result. A
+  /// `sum` or `mean` adds the ranks in their order. Collective.
+  [[nodiscard]] at::Tensor reduce_scatter(const at::Tensor& tensor,
+                                          ReduceOp op = ReduceOp::sum) const;
+
+  /// Starts the same, writes the result to `row` and returns without waiting. Both tensors must be
+  /// contiguous. Do not access either before `PendingCollective::wait`; `tensor` has unspecified
+  /// values afterwards. Collective.
+  [[nodiscard]] std::unique_ptr<PendingCollective> reduce_scatter_later(
+      at::Tensor row, at::Tensor tensor, ReduceOp op = ReduceOp::sum) const;
+
+  /// Sends row r of `tensor`, of shape [size(), ...], to rank r, and returns the rows that the ranks
+  /// have sent to this one, in the order of the ranks. Collective.
+  [[nodiscard]] at::Tensor all_to_all(const at::Tensor& tensor) const;
+
+  /// Sends a tensor to one other rank, which must call `recv` with a tensor of the same shape and
+  /// dtype. Messages between two ranks arrive in the order in which they were sent. Returns when the
+  /// tensor may be changed again, which may be before the other rank has received it. Two ranks that
+  /// both send first may wait for each other.
+  /// @throws OptionError if `to` is this rank or not a rank.
+  void send(const at::Tensor& tensor, int64_t to) const;
+
+  /// Waits for a tensor from one other rank and overwrites `tensor` with it.
+  /// @throws OptionError if `from` is this rank or not a rank.
+  void recv(at::Tensor tensor, int64_t from) const;
+
   /// Returns the bytes of all ranks, indexed by rank. They may differ in length. Collective.
   [[nodiscard]] std::vector<std::string> all_gather_bytes(std::string_view bytes) const;
 

@@ -18,7 +18,8 @@
 #include "linkboy/export.hpp"
 
 /// Lists the members of an options struct that can be set from text; the name of a member is its
-/// key. If a member itself has fields, they are added to those of the struct.
+/// key. If a member itself has fields, they are added to those of the struct, unless it has a text
+/// of its own (a static `parse`).
 ///
 ///     struct StepSchedulerOptions {
 ///       RunExpression step_size = placeholders::num_updates;
@@ -81,7 +82,9 @@ void visit_named(const Visit& visit, std::string_view names, Values&... values) 
   std::size_t index = 0;
   const auto visit_one = [&](auto& value) {
     const std::string_view name = nth_name(names, index++);
-    if constexpr (requires { value.visit_fields(visit); }) {
+    using Value = std::remove_cvref_t<decltype(value)>;
+    constexpr bool has_own_text = requires { Value::parse(std::string()); };
+    if constexpr (!has_own_text && requires { value.visit_fields(visit); }) {
       value.visit_fields(visit);
     } else {
       visit(name, value);

@@ -1,0 +1,302 @@
+#include <algorithm>
+#include <functional>
+
+#include "distributed/parameter_shards.hpp"
+#include "distributed/ranks.hpp"
+#include "linkboy/callbacks/gradient_norm.hpp"
+#include "linkboy/callbacks/model_ema.hpp"
+#include "linkboy/checkpoint/checkpoint.hpp"
+#include "linkboy/distributed/whole_model.hpp"
+#include "linkboy/memory/activation_checkpoint.hpp"
+#include "support/environment_variable.hpp"
+#include "support/expect_error.hpp"
+
+namespace linkboy::testing::zero3_test {
+namespace {
+
+/// Distributes all parameters, in units of about three layers.
+AcceleratorOptions zero3(double bucket_cap_mb = 0.06) {
+  return together({.bucket_cap_mb = bucket_cap_mb, .zero_stage = 3, .zero_whole_below = 0});
+}
+
+std::shared_ptr<ParameterShards> shards_of(const torch::nn::Module& module) {
+  return std::dynamic_pointer_cast<ParameterShards>(
+      parameter_gate::owner_of(module.parameters().at(0)));
+}
+
+struct Mlp : torch::nn::Module {
+  Mlp() {
+    layers = register_module(
+        "layers", torch::nn::Sequential(
+                      torch::nn::Linear(4, 64), torch::nn::ReLU(), torch::nn::Linear(64, 96),
+                      torch::nn::LayerNorm(torch::nn::LayerNormOptions({96})), torch::nn::GELU(),
+                      torch::nn::Linear(96, 64), torch::nn::ReLU(), torch::nn::Linear(64, 32)));
+  }
+  torch::Tensor forward(const torch::Tensor& input) { return layers->forward(input); }
+  torch::nn::Sequential layers{nullptr};
+};
+
+struct Cnn : torch::nn::Module {
+  Cnn() {
+    layers = register_module(
+        "layers",
+        torch::nn::Sequential(
+            torch::nn::Unflatten(torch::nn::UnflattenOptions(1, {1, 2, 2})),
+            torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 32, 3).padding(1).bias(false)),
+            torch::nn::BatchNorm2d(32), torch::nn::ReLU(),
+            torch::nn::Conv2d(torch::nn::Conv2dOptions(32, 32, 3).padding(1)), torch::nn::Flatten(),
+            torch::nn::Linear(128, 32)));
+  }
+  torch::Tensor forward(const torch::Tensor& input) { return layers->forward(input); }
+  torch::nn::Sequential layers{nullptr};
+};
+
+/// Its embedding is also its last layer, and a parameter is used without a module.
+struct Tied : torch::nn::Module {
+  Tied() {
+    embedding = register_module("embedding", torch::nn::Embedding(12, 32));
+    block = register_module("block", torch::nn::Linear(32, 32));
+    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({32})));
+    scale = register_parameter("scale", torch::ones({32}));
+    head = register_module("head", torch::nn::Linear(12, 32));
+  }
+  torch::Tensor forward(const torch::Tensor& input) {
+    const auto tokens = (input.abs() * 1000).to(torch::kLong).remainder(12);
+    auto hidden = embedding->forward(tokens);
+    hidden = hidden + linkboy::checkpoint(
+                          [this](const torch::Tensor& x) {
+                            return torch::gelu(block->forward(norm->forward(x)));
+                          },
+                          hidden);
+    const auto logits = (hidden * scale).matmul(embedding->weight.t());
+    return head->forward(logits.mean(1));
+  }
+  torch::nn::Embedding embedding{nullptr};
+  torch::nn::Linear block{nullptr}, head{nullptr};
+  torch::nn::LayerNorm norm{nullptr};
+  torch::Tensor scale;
+};
+
+struct Lstm : torch::nn::Module {
+  Lstm() {
+    lstm = register_module(
+        "lstm", torch::nn::LSTM(torch::nn::LSTMOptions(1, 32).num_layers(2).batch_first(true)));
+    head = register_module("head", torch::nn::Linear(32, 32));
+  }
+  torch::Tensor forward(const torch::Tensor& input) {
+    return head->forward(std::get<0>(lstm->forward(input.unsqueeze(2))).select(1, -1));
+  }
+  torch::nn::LSTM lstm{nullptr};
+  torch::nn::Linear head{nullptr};
+};
+
+template <class Net>
+struct Training {
+  explicit Training(AcceleratorOptions options, CallbackList callbacks = {})
+      : net((torch::manual_seed(4), std::make_shared<Net>())),
+        optimizer(std::make_shared<torch::optim::AdamW>(net->parameters(), 0.01)),
+        trainer(net, torch::nn::CrossEntropyLoss(), optimizer,
+                {.callbacks = std::move(callbacks),
+                 .default_callbacks = {},
+                 .accelerator = std::move(options)}) {}
+
+  /// Copies of the whole parameters, which do not change any more.
+  std::vector<torch::Tensor> weights() { return copies_of(net->parameters()); }
+
+  std::shared_ptr<Net> net;
+  std::shared_ptr<torch::optim::AdamW> optimizer;
+  QuietTrainer trainer;
+};
+
+TrainOptions some_updates(int64_t updates_per_epoch = 10, int64_t num_epochs = 2) {
+  TrainOptions options =
+      run_of({.updates_per_epoch = updates_per_epoch, .num_epochs = num_epochs});
+  options.train_dataloader_options.seed = 5;
+  return options;
+}
+
+template <class Net>
+class Zero3ModelTest : public ::testing::Test {};
+
+using Nets = ::testing::Types<Mlp, Cnn, Tied, Lstm>;
+TYPED_TEST_SUITE(Zero3ModelTest, Nets);
+
+TYPED_TEST(Zero3ModelTest, WeightsEqualThoseWithoutZero) {
+  Training<TypeParam> plain(together());
+  plain.trainer.train(some_updates());
+  const auto expected = plain.weights();
+  std::vector<torch::Tensor> first;
+  for (const auto& [shared, bucket_cap_mb] :
+       {std::pair("1", 25.0), {"0", 25.0}, {"0", 0.004}, {"0", 0.0001}}) {
+    const EnvironmentVariable shares_memory("LINKBOY_SHARED_MEMORY", shared);
+    Training<TypeParam> sharded(zero3(bucket_cap_mb));
+    sharded.trainer.train(some_updates());
+    const auto weights = sharded.weights();
+    expect_close(weights, expected, 1e-4, 1e-6);
+    if (num_ranks() == 2) {
+      EXPECT_TRUE(bit_equal(weights, expected)) << bucket_cap_mb;
+    }
+    if (first.empty()) first = weights;
+    EXPECT_TRUE(bit_equal(weights, first)) << bucket_cap_mb;
+    EXPECT_EQ(shards_of(*sharded.net)->shares_memory(), *shared == '1' && test_device() == "cpu");
+    EXPECT_TRUE(same_on_all_ranks(sharded.trainer.accelerator(), weights));
+  }
+}
+
+/// Layers whose rows the ranks cannot divide evenly; some ranks have no row of some of them.
+struct Uneven : torch::nn::Module {
+  Uneven() {
+    layers = register_module(
+        "layers",
+        torch::nn::Sequential(torch::nn::Linear(4, 7), torch::nn::GELU(), torch::nn::Linear(7, 1),
+                              torch::nn::Linear(1, 5), torch::nn::GELU(), torch::nn::Linear(5, 3)));
+  }
+  torch::Tensor forward(const torch::Tensor& input) { return layers->forward(input); }
+  torch::nn::Sequential layers{nullptr};
+};
+
+/// Trains without ZeRO and with distributed parameters, and compares the weights and the losses.
+template <class Net = Mlp>
+void expect_as_without_zero(const TrainOptions& options, AcceleratorOptions accelerator = zero3(),
+                            const std::function<CallbackList()>& make_callbacks = {},
+                            double tolerance = 1e-5) {
+  const auto callbacks = [&] { return make_callbacks ? make_callbacks() : CallbackList(); };
+  AcceleratorOptions without = accelerator;
+  without.distributed.zero_stage = 0;
+  Training<Net> plain(without, callbacks());
+  plain.trainer.train(options);
+  Training<Net> sharded(accelerator, callbacks());
+  sharded.trainer.train(options);
+  expect_close(sharded.weights(), plain.weights(), tolerance, tolerance);
+  for (const std::string& name : plain.trainer.run_history().get_metric_names()) {
+    const auto expected = plain.trainer.run_history().get_metric_values(name);
+    const auto values = sharded.trainer.run_history().get_metric_values(name);
+    ASSERT_EQ(values.size(), expected.size()) << name;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      EXPECT_NEAR(values[i], expected[i], 1e-4 * (1 + std::abs(expected[i]))) << name;
+    }
+  }
+  EXPECT_TRUE(same_on_all_ranks(sharded.trainer.accelerator(), sharded.weights()));
+}
+
+/// With and without the memory that the ranks of a host share.
+class Zero3Test : public ::testing::TestWithParam<const char*> {
+ protected:
+  bool shares_memory() const { return *GetParam() == '1' && test_device() == "cpu"; }
+
+ private:
+  EnvironmentVariable shares_memory_{"LINKBOY_SHARED_MEMORY", GetParam()};
+};
+
+INSTANTIATE_TEST_SUITE_P(All, Zero3Test, ::testing::Values("1", "0"));
+
+TEST_P(Zero3Test, RowsNeedNotBeDividedEvenly) { expect_as_without_zero<Uneven>(some_updates()); }
+
+TEST_P(Zero3Test, AccumulatesClipsAndEvaluates) {
+  TrainOptions options = some_updates();
+  options.gradient_accumulation_steps = 3;
+  options.gradient_clip_norm = 0.1;
+  options.eval_dataset = toy_data(23);
+  expect_as_without_zero(options, zero3(), [] { return CallbackList{gradient_norm()}; });
+  options.gradient_clip_norm.reset();
+  options.gradient_clip_value = 0.01;
+  expect_as_without_zero(options);
+}
+
+TEST_P(Zero3Test, AveragesOfTheWeightsAreThoseWithoutZero) {
+  TrainOptions options = some_updates();
+  options.eval_dataset = toy_data(23);
+  expect_as_without_zero(options, zero3(), [] {
+    return CallbackList{model_ema({.decay = 0.5, .apply_at_end = true})};
+  });
+}
+
+TEST_P(Zero3Test, TrainsInReducedPrecision) {
+  AcceleratorOptions bf16 = zero3();
+  bf16.precision = Precision::bf16;
+  expect_as_without_zero(some_updates(), bf16, {}, 1e-3);
+  AcceleratorOptions fp16 = zero3();
+  fp16.precision = Precision::fp16;
+  fp16.grad_scaler = {.init_scale = 0x1p40, .growth_interval = 3};  // overflows at first
+  expect_as_without_zero(some_updates(), fp16, {}, 1e-3);
+}
+
+TEST_P(Zero3Test, ChannelsLast) {
+  AcceleratorOptions options = zero3();
+  options.channels_last = true;
+  expect_as_without_zero<Cnn>(some_updates(), options);
+}
+
+TEST_P(Zero3Test, APartOfTheMemoryOfTheParametersIsUsedAtATime) {
+  if (shares_memory()) return;
+  for (const bool evaluates : {false, true}) {
+    Training<Mlp> run(zero3(/*bucket_cap_mb=*/0.006));
+    TrainOptions options = some_updates(3, 2);
+    if (evaluates) options.eval_dataset = toy_data(23);
+    run.trainer.train(options);
+    const auto shards = shards_of(*run.net);
+    int64_t all = 0;
+    int64_t largest = 0;
+    for (const auto& parameter : run.net->parameters()) {
+      all += static_cast<int64_t>(parameter.nbytes());
+      largest = std::max(largest, static_cast<int64_t>(parameter.nbytes()));
+    }
+    EXPECT_LE(shards->peak_gathered_bytes(), 2 * largest + 6'000);
+    EXPECT_LT(shards->peak_gathered_bytes(), all);
+    EXPECT_LE(shards->gathered_bytes(), shards->peak_gathered_bytes());
+    int64_t in_state = 0;
+    for (const auto& entry : run.optimizer->state()) {
+      const auto& state = static_cast<const torch::optim::AdamWParamState&>(*entry.second);
+      in_state += static_cast<int64_t>(state.exp_avg().nbytes());
+    }
+    EXPECT_LE(in_state * num_ranks(), all + num_ranks() * num_ranks() * 1'000);
+  }
+}
+
+TEST_P(Zero3Test, GathersInAdvanceInTheOrderOfTheWindowBefore) {
+  if (shares_memory()) return;
+  Training<Mlp> run(zero3(/*bucket_cap_mb=*/0.006));
+  run.trainer.train(some_updates(1, 1));
+  const auto shards = shards_of(*run.net);
+  const int64_t before = shards->num_gathers();
+  run.trainer.train(some_updates(10, 1));
+  const int64_t per_update = (shards->num_gathers() - before) / 10;
+  // Each unit is gathered in the forward and in the backward pass, except the last ones.
+  EXPECT_LE(per_update, 2 * 7);
+}
+
+TEST_P(Zero3Test, ResumesOnAnyNumberOfRanks) {
+  const SharedFolder folder;
+  TrainOptions options = some_updates(4, 2);
+  Training<Mlp> whole(zero3());
+  whole.trainer.train(options);
+  options.num_epochs = 1;
+  options.allow_changed_schedule_length = true;
+  Training<Mlp> first(zero3());
+  first.trainer.train(options);
+  first.trainer.save_training_state(folder / "state");
+  first.trainer.save_checkpoint(folder / "model.pt");
+  options.num_epochs = 2;
+  options.resume_from = folder / "state";
+  Training<Mlp> second(zero3(/*bucket_cap_mb=*/0.004));
+  second.trainer.train(options);
+  EXPECT_TRUE(bit_equal(second.weights(), whole.weights()));
+  Training<Mlp> without(together());
+  without.trainer.train(options);
+  expect_close(without.weights(), whole.weights(), 1e-5, 1e-6);
+  options.per_device_batch_size *= num_ranks();
+  Training<Mlp> single(alone());
+  single.trainer.train(options);
+  expect_close(single.weights(), whole.weights(), 1e-4, 1e-5);
+
+  first.trainer.accelerator().wait_for_everyone();
+  const auto loaded = std::make_shared<Mlp>();
+  const StateDict contents = read_checkpoint(folder / "model.pt");
+  Model(loaded).load_state_dict(contents.get_dict("model_state_dict"));
+  EXPECT_TRUE(bit_equal(loaded->parameters(), first.weights()));
+  const StateDict state = first.trainer.accelerator().optimizer_state_dict(*first.optimizer);
+  EXPECT_EQ(state.at("state").toGenericDict().size(), first.net->parameters().size());
+}
+
+}  // namespace
+}  // namespace linkboy::testing::zero3_test
