@@ -266,7 +266,9 @@ ModelSummary::ModelSummary(ModelSummaryOptions options) : options_(std::move(opt
 /// Uses the batch of a step, because training would miss a batch that was read from a stream for
 /// the summary.
 void ModelSummary::print_once(Trainer& trainer, const Batch& batch) {
-  if (table_ || !trainer.accelerator().is_main_process()) return;
+  // With zero_stage 3, all processes gather the parameters for the forward pass.
+  const Accelerator& accelerator = trainer.accelerator();
+  if (table_ || !(accelerator.is_main_process() || accelerator.has_distributed_parameters())) return;
   Model& model = trainer.model();
   std::string failure;
   try {

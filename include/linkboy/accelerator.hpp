@@ -176,6 +176,12 @@ class LINKBOY_API Accelerator {
     return num_processes() > 1 && distributed_options().local_sgd_interval > 0;
   }
 
+  /// Whether each process has only a part of the parameters, so that they must be used on all
+  /// processes together (`zero_stage` 3).
+  bool has_distributed_parameters() const {
+    return distributed_options().zero_stage == 3 && mesh().size(MeshDim::shard) > 1;
+  }
+
   /// Returns the state that `optimizer` needs to resume, in the format of Python's
   /// `Optimizer.state_dict`. With `zero_stage`, it includes the parts of all processes. A param
   /// group that `optimizer_step` updates with fused kernels has `fused` = True, so that Python

@@ -101,7 +101,7 @@ class Uses {
   c10::SmallVector<Use, 1> uses_;
 };
 
-void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+void call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Uses uses;
   const auto& arguments = op.schema().arguments();
   const auto first = stack->end() - static_cast<std::ptrdiff_t>(arguments.size());
@@ -113,8 +113,9 @@ void call(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   }
   for (const Use& use : uses.all()) use.owner->provide(use.numbers, use.changed);
   {
+    // The operations within this one use what it was given.
     const c10::impl::ExcludeDispatchKeyGuard passed(kKey);
-    op.callBoxed(stack);
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
   }
   for (const Use& use : uses.all()) {
     for (const std::size_t number : use.changed) use.owner->take_changes(number);

@@ -271,7 +271,8 @@ struct TrackRun::Recorder {
   void log_weights(Trainer& trainer) {
     const TrackedTime now = time(trainer);
     for (const auto& [name, tensor] : trainer.model().named_tensors()) {
-      if (tensor.is_floating_point()) log_histogram("weights/" + name, tensor, now);
+      // An operation on all processes: with zero_stage 3, it gathers a parameter.
+      if (tensor.is_floating_point()) log_histogram("weights/" + name, tensor.detach(), now);
     }
   }
 
