@@ -730,10 +730,11 @@ StateDict with_whole_parameters(const StateDict& state, bool is_wanted) {
   return whole;
 }
 
-std::shared_ptr<void> whole(const Model& model) {
+std::shared_ptr<void> whole(const Model& model) { return keep_whole(model.parameters()); }
+
+std::shared_ptr<void> keep_whole(const std::vector<at::Tensor>& parameters) {
   std::vector<std::shared_ptr<void>> kept;
   std::vector<ParameterShards*> seen;
-  const std::vector<at::Tensor> parameters = model.parameters();
   for (const at::Tensor& parameter : parameters) {
     auto* shards = dynamic_cast<ParameterShards*>(parameter_gate::owner_of(parameter).get());
     if (shards == nullptr || std::find(seen.begin(), seen.end(), shards) != seen.end()) continue;

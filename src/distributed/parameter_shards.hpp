@@ -217,6 +217,10 @@ class ParameterShards final : public GatedStorages,
   std::size_t num_finished_ = 0;
 };
 
+/// Keeps all distributed parameters among these whole while the result exists; see linkboy::whole.
+/// @note Collective, if a parameter is distributed.
+[[nodiscard]] std::shared_ptr<void> keep_whole(const std::vector<at::Tensor>& parameters);
+
 /// Returns the state with copies of the distributed parameters, which are whole and on the CPU.
 /// @param is_wanted  Whether this rank needs them; otherwise they are undefined.
 /// @note Collective, if a parameter is distributed.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "checkpoint/checkpoint_keys.hpp"
+#include "distributed/parameter_shards.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
@@ -38,6 +39,15 @@ void TrainedModules::add(std::shared_ptr<torch::nn::Module> module) {
 void TrainedModules::eval() {
   model_.eval();
   for (const auto& module : registered_) module->eval();
+}
+
+std::shared_ptr<void> TrainedModules::whole() const {
+  std::vector<at::Tensor> parameters = model_.parameters();
+  for (const auto& module : registered_) {
+    const std::vector<at::Tensor> own = module->parameters();
+    parameters.insert(parameters.end(), own.begin(), own.end());
+  }
+  return keep_whole(parameters);
 }
 
 std::unordered_set<const c10::TensorImpl*> TrainedModules::parameter_identities() const {

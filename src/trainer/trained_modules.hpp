@@ -37,6 +37,10 @@ class TrainedModules {
   /// Restores the modes of all modules when it is destroyed.
   ModelModeGuard restore_modes() { return ModelModeGuard(model_, registered_); }
 
+  /// Keeps all parameters whole while the result exists; see linkboy::whole.
+  /// @note Collective, with zero_stage 3.
+  [[nodiscard]] std::shared_ptr<void> whole() const;
+
   /// The identities of all parameters.
   std::unordered_set<const c10::TensorImpl*> parameter_identities() const;
 

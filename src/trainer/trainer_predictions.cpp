@@ -245,7 +245,7 @@ void Trainer::Implementation::Predictor::predict_batches(const PredictionSink& s
     num_samples += batch.size();
     trainer.fire<Event::prediction_step_end>(batch, prediction);
     sink(batch, prediction);
-  });
+  }, [&](const Batch& batch) { trainer.predict_step(batch); });
 }
 
 /// Within a run, the prediction is a part of that run.
