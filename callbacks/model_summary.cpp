@@ -268,7 +268,8 @@ ModelSummary::ModelSummary(ModelSummaryOptions options) : options_(std::move(opt
 void ModelSummary::print_once(Trainer& trainer, const Batch& batch) {
   // With zero_stage 3, all processes gather the parameters for the forward pass.
   const Accelerator& accelerator = trainer.accelerator();
-  if (table_ || !(accelerator.is_main_process() || accelerator.has_distributed_parameters())) return;
+  if (table_ || !(accelerator.is_main_process() || accelerator.has_distributed_parameters()))
+    return;
   Model& model = trainer.model();
   std::string failure;
   try {

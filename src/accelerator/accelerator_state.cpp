@@ -29,7 +29,7 @@ void Accelerator::Implementation::keep_own_rows(const torch::optim::Optimizer& o
 
 /// Replaces each tensor of the state that is this rank's rows by the whole tensor.
 static void make_whole(StateDict& state, const torch::optim::Optimizer& optimizer,
-                const ParameterShards& shards) {
+                       const ParameterShards& shards) {
   LINKBOY_CHECK(state.contains("state"),
                 "with zero_stage, the state of this optimizer cannot be collected; use SGD, Adam, "
                 "AdamW, Adagrad or RMSprop.");

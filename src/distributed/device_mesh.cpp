@@ -30,8 +30,8 @@ std::vector<int64_t> sizes_of(const ParallelOptions& options, int64_t num_proces
     LINKBOY_CHECK_OPTION(size > 0 || (size == 0 && may_be_0), "parallel.", enum_name(dim), " is ",
                          size, "; it must be at least 1.");
     if (size > 0) {
-      LINKBOY_CHECK_OPTION(!__builtin_mul_overflow(given, size, &given),
-                           "parallel is \"", options.to_string(), "\", which is too large.");
+      LINKBOY_CHECK_OPTION(!__builtin_mul_overflow(given, size, &given), "parallel is \"",
+                           options.to_string(), "\", which is too large.");
     }
   }
   int64_t& data = sizes[place_of(MeshDim::data)];
@@ -62,7 +62,8 @@ ParallelOptions ParallelOptions::parse(const std::string& text) {
       is_known = true;
       value = number_from_text<int64_t>(part.substr(equals + 1));
     });
-    LINKBOY_CHECK_OPTION(is_known, "it must be a list such as shard=2,data=2, with the names data, "
+    LINKBOY_CHECK_OPTION(is_known,
+                         "it must be a list such as shard=2,data=2, with the names data, "
                          "shard, tensor, pipeline, context and expert");
   }
   return options;
@@ -83,8 +84,7 @@ MeshLayout::MeshLayout(const ParallelOptions& options, int64_t num_processes, bo
     : num_processes_(num_processes),
       sizes_(sizes_of(options, num_processes, is_sharded)),
       expert_(options.expert) {
-  const int64_t sharing =
-      size(MeshDim::data) * size(MeshDim::shard) * size(MeshDim::context);
+  const int64_t sharing = size(MeshDim::data) * size(MeshDim::shard) * size(MeshDim::context);
   LINKBOY_CHECK_OPTION(expert_ > 0 && sharing % expert_ == 0, "parallel.expert is ", expert_,
                        "; it must divide data * shard * context, which is ", sharing, ".");
 }

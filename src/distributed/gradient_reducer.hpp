@@ -109,7 +109,7 @@ class GradientReducer {
   std::vector<int64_t> order_;         // the sending order with which the reducer was made
   std::vector<int64_t> loaded_order_;  // a sending order for parameters that are not trained yet
   std::vector<at::Tensor> trained_;    // the parameters for which the reducer was made
-  std::vector<at::Tensor> averaged_;   // those whose gradients it averages: not the distributed ones
+  std::vector<at::Tensor> averaged_;  // those whose gradients it averages: not the distributed ones
   /// Null if no parameter is trained or gradients are not averaged.
   std::shared_ptr<c10d::Reducer> reducer_;
   std::shared_ptr<c10d::Logger> logger_;  // the reducer does not check it for null

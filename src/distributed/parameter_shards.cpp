@@ -116,8 +116,8 @@ bool ParameterShards::takes(const at::Tensor& parameter) const {
   if (parameter.dim() == 0 || parameter.layout() != at::kStrided) return false;
   if (!at::isFloatingType(parameter.scalar_type()) || parameter.numel() == 0) return false;
   if (parameter.numel() < whole_below_ || !parameter.is_non_overlapping_and_dense()) return false;
-  const bool has_rows = parameter.size(0) == 1 ||
-                        parameter.stride(0) == parameter.numel() / parameter.size(0);
+  const bool has_rows =
+      parameter.size(0) == 1 || parameter.stride(0) == parameter.numel() / parameter.size(0);
   // A storage with several tensors cannot be released for one of them.
   return has_rows && parameter.storage_offset() == 0 &&
          parameter.storage().nbytes() == parameter.nbytes();
@@ -208,8 +208,8 @@ void ParameterShards::share_memory(const std::vector<std::size_t>& members) {
     places.push_back(size);
     size += ceil_div(bytes_of(members_[number]), kAlignment) * kAlignment;
   }
-  const auto segment = SharedMemorySegment::make(
-      *reductions_, static_cast<std::size_t>(ceil_div(size, num_ranks_)));
+  const auto segment =
+      SharedMemorySegment::make(*reductions_, static_cast<std::size_t>(ceil_div(size, num_ranks_)));
   LINKBOY_CHECK(segment, "the ranks need ", size / 1000000.0,
                 " MB of shared memory for the parameters, but there is not enough. Set "
                 "LINKBOY_SHARED_MEMORY=0, so that each rank gathers them.");
@@ -234,8 +234,7 @@ void ParameterShards::make_units(const std::vector<std::size_t>& members) {
   const std::size_t first = units_.size();
   for (const std::size_t number : members) {
     Member& member = members_[number];
-    const bool fits = units_.size() > first &&
-                      bytes_of_unit + bytes_of(member) <= unit_bytes_ &&
+    const bool fits = units_.size() > first && bytes_of_unit + bytes_of(member) <= unit_bytes_ &&
                       members_[units_.back().members[0]].options.type_equal(member.options);
     if (!fits) {
       units_.emplace_back();
@@ -302,8 +301,7 @@ at::Tensor ParameterShards::own_block(const Member& member) const {
 }
 
 int64_t ParameterShards::bytes_of(const Member& member) const {
-  return num_ranks_ * member.block_size() *
-         static_cast<int64_t>(member.options.dtype().itemsize());
+  return num_ranks_ * member.block_size() * static_cast<int64_t>(member.options.dtype().itemsize());
 }
 
 /// Returns the memory of the whole parameter as [ranks, block].
@@ -386,8 +384,8 @@ void ParameterShards::provide(c10::ArrayRef<std::size_t> members,
     for (const std::size_t number : changed) {
       const Member& member = members_[number];
       give_memory(member, bytes_of(member));
-      blocks_of(member).copy_(at::from_blob(member.shared, {num_ranks_, member.block_size()},
-                                            member.options));
+      blocks_of(member).copy_(
+          at::from_blob(member.shared, {num_ranks_, member.block_size()}, member.options));
     }
     return;
   }

@@ -17,8 +17,8 @@
 
 #include "distributed/parameter_gate.hpp"
 #include "distributed/shared_row_reducer.hpp"
-#include "linkboy/distributed/distributed_options.hpp"
 #include "linkboy/checkpoint/state_dict.hpp"
+#include "linkboy/distributed/distributed_options.hpp"
 #include "linkboy/distributed/process_group.hpp"
 
 namespace linkboy {
@@ -91,8 +91,7 @@ class ParameterShards final : public GatedStorages,
   /// Returns a copy of a parameter on the CPU.
   at::Tensor copy_of(const at::Tensor& parameter, bool is_wanted) const;
 
-  void provide(c10::ArrayRef<std::size_t> members,
-               c10::ArrayRef<std::size_t> changed) override;
+  void provide(c10::ArrayRef<std::size_t> members, c10::ArrayRef<std::size_t> changed) override;
   void take_changes(std::size_t member) override;
 
   /// Whether the ranks share the memory of the parameters.
@@ -115,7 +114,7 @@ class ParameterShards final : public GatedStorages,
     int64_t row_size = 0;                 // elements of a row, which are together in memory
     int64_t rows_per_rank = 0;            // the last ranks may have fewer, or none
     int64_t num_rows = 0;                 // of this rank
-    std::byte* shared = nullptr;  // [ranks, block], if the ranks share memory
+    std::byte* shared = nullptr;          // [ranks, block], if the ranks share memory
     std::size_t unit = 0;
     int64_t offset = 0;       // of its rows, in the unit
     at::Tensor gradient{};    // whole; between the backward pass of the parameter and its reduction
@@ -129,14 +128,14 @@ class ParameterShards final : public GatedStorages,
   /// Parameters that are gathered and reduced together.
   struct Unit {
     std::vector<std::size_t> members{};
-    int64_t size = 0;     // of the rows of one rank, with padding
+    int64_t size = 0;  // of the rows of one rank, with padding
     /// [size + tail]: this rank's rows of all members, unless the ranks share memory. The tail is the
     /// number of the unit.
     at::Tensor rows{};
     bool is_whole = false;
     int64_t num_keepers = 0;
     int64_t last_use = 0;
-    at::Tensor gathered{};  // [ranks, size + tail]; of a single parameter, its own memory
+    at::Tensor gathered{};     // [ranks, size + tail]; of a single parameter, its own memory
     bool is_in_place = false;  // whether it is
     std::unique_ptr<PendingCollective> gathering{};
     std::size_t num_missing = 0;  // gradients

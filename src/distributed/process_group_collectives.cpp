@@ -169,11 +169,11 @@ std::unique_ptr<PendingCollective> start_reduction(const ProcessGroup& group, co
     });
   }
   const int64_t divisor = op == ReduceOp::mean ? group.size() : 1;
-  return std::make_unique<PendingWork>(
-      group, name, std::move(work), [divisor, from = sent[0], to = std::move(tensor)] {
-        if (divisor != 1) from.div_(divisor);
-        if (from.data_ptr() != to.data_ptr()) to.copy_(from);
-      });
+  return std::make_unique<PendingWork>(group, name, std::move(work),
+                                       [divisor, from = sent[0], to = std::move(tensor)] {
+                                         if (divisor != 1) from.div_(divisor);
+                                         if (from.data_ptr() != to.data_ptr()) to.copy_(from);
+                                       });
 }
 
 /// Combines the rows of `rows`, [ranks, ...], in the order of the ranks.
@@ -217,9 +217,11 @@ void check_has_row_per_rank(const ProcessGroup& group, const at::Tensor& tensor)
 
 /// @return The c10d group with which this rank sends to or receives from `other`.
 c10d::ProcessGroup& group_for_message(const ProcessGroup& group, int64_t other) {
-  LINKBOY_CHECK_OPTION(other >= 0 && other < group.size() && other != group.rank(), "the message is "
-                       "for or from rank ", other, "; it must be another rank of the group, 0 to ",
-                       group.size() - 1, ". This is rank ", group.rank(), ".");
+  LINKBOY_CHECK_OPTION(other >= 0 && other < group.size() && other != group.rank(),
+                       "the message is "
+                       "for or from rank ",
+                       other, "; it must be another rank of the group, 0 to ", group.size() - 1,
+                       ". This is rank ", group.rank(), ".");
   return *group.implementation()->group;
 }
 
@@ -310,24 +312,23 @@ std::unique_ptr<PendingCollective> ProcessGroup::reduce_scatter_later(at::Tensor
     return std::make_unique<PendingWork>(*this, kName, nullptr,
                                          [row, tensor] { row.copy_(tensor[0]); });
   }
-  check_call(*this, [&] {
-    return c10::str(kName, "(", name_of(op), ", ", description(tensor), ")");
-  });
+  check_call(*this,
+             [&] { return c10::str(kName, "(", name_of(op), ", ", description(tensor), ")"); });
   if (!is_for_nccl(*this, tensor)) {
     // Gloo's own reduce-scatter sends twice as much, and its sums depend on the ring of the ranks.
     const at::Tensor received = at::empty_like(tensor);
     auto work = start_all_to_all(*this, kName, received, tensor);
-    return std::make_unique<PendingWork>(*this, kName, std::move(work), [row, tensor, received, op] {
-      combine_rows(received, row, op);
-    });
+    return std::make_unique<PendingWork>(
+        *this, kName, std::move(work),
+        [row, tensor, received, op] { combine_rows(received, row, op); });
   }
   auto work = run_collective(*this, kName, [&] {
     return impl_->group->_reduce_scatter_base(row, tensor, {.reduceOp = c10d_op(op)});
   });
-  return std::make_unique<PendingWork>(
-      *this, kName, std::move(work), [row, tensor, divisor = op == ReduceOp::mean ? size() : 1] {
-        if (divisor != 1) row.div_(divisor);
-      });
+  return std::make_unique<PendingWork>(*this, kName, std::move(work),
+                                       [row, tensor, divisor = op == ReduceOp::mean ? size() : 1] {
+                                         if (divisor != 1) row.div_(divisor);
+                                       });
 }
 
 at::Tensor ProcessGroup::all_to_all(const at::Tensor& tensor) const {
@@ -353,9 +354,9 @@ void ProcessGroup::recv(at::Tensor tensor, int64_t from) const {
   c10d::ProcessGroup& group = group_for_message(*this, from);
   if (tensor.numel() == 0) return;
   const at::NoGradGuard no_grad;
-  const at::Tensor received = tensor.is_contiguous()
-                                  ? tensor
-                                  : at::empty(tensor.sizes(), tensor.options().requires_grad(false));
+  const at::Tensor received =
+      tensor.is_contiguous() ? tensor
+                             : at::empty(tensor.sizes(), tensor.options().requires_grad(false));
   std::vector<at::Tensor> message{bytes_of(received)};
   run_message(*this, "recv",
               [&] { group.recv(message, static_cast<int>(from), /*tag=*/0)->wait(); });

@@ -5,9 +5,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <utility>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "distributed/packed_tensors.hpp"
 #include "linkboy/error.hpp"

@@ -39,7 +39,9 @@ StateDict checkpoint_contents(const TrainedParts& trained, const StateDict& extr
   StateDict contents;
   // One process of each host may write them.
   const bool is_wanted = trained.accelerator.is_local_main_process();
-  const auto whole = [&](const StateDict& state) { return with_whole_parameters(state, is_wanted); };
+  const auto whole = [&](const StateDict& state) {
+    return with_whole_parameters(state, is_wanted);
+  };
   contents.set(kModel, whole(trained.modules.model().state_dict()));
   if (parts.optimizer && own) contents.set(kOptimizer, own.state_dict(trained.accelerator));
   if (parts.scheduler && own.scheduler()) contents.set(kScheduler, own.scheduler()->state_dict());
@@ -86,8 +88,8 @@ StateDict read_on_all_ranks(const std::filesystem::path& path, const Accelerator
   const bool have_all = std::all_of(digests.begin(), digests.end(),
                                     [&](const auto& each) { return each == digests[0]; });
   if (have_all) return contents;
-  const std::string bytes = world.broadcast_bytes(
-      accelerator.is_main_process() ? to_bytes(contents.to_ivalue()) : "");
+  const std::string bytes =
+      world.broadcast_bytes(accelerator.is_main_process() ? to_bytes(contents.to_ivalue()) : "");
   return is_like_rank_0 ? contents : StateDict::from_ivalue(from_bytes(bytes), path.string());
 }
 

@@ -188,7 +188,8 @@ void check_accelerator_options(const Accelerator& accelerator, const TrainOption
       "would be computed without their scale. Use fp32 or bf16.");
   const DistributedOptions& distributed = accelerator.distributed_options();
   LINKBOY_CHECK_OPTION(
-      options.execution_mode != ExecutionMode::compiled || !accelerator.has_distributed_parameters(),
+      options.execution_mode != ExecutionMode::compiled ||
+          !accelerator.has_distributed_parameters(),
       "ExecutionMode::compiled does not work with zero_stage 3: a package reads the memory of the "
       "parameters, which are not there. Use ExecutionMode::eager, or zero_stage 2.");
   LINKBOY_CHECK_OPTION(!options.weight_by_batch_size ||

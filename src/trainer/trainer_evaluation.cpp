@@ -138,12 +138,15 @@ void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
       callback.on_eval_epoch_start(*this);
     });
     leave_together();
-    impl_->for_each_batch(loader, impl_->run_->history->current_epoch(), [&](const Batch& batch) {
-      bool& is_in_step = run.evaluations.is_in_step;
-      const bool outer = std::exchange(is_in_step, true);
-      const auto back = c10::make_scope_exit([&] { is_in_step = outer; });
-      eval_step(batch);
-    }, [&](const Batch& batch) { calculate_eval_batch_loss(batch); });
+    impl_->for_each_batch(
+        loader, impl_->run_->history->current_epoch(),
+        [&](const Batch& batch) {
+          bool& is_in_step = run.evaluations.is_in_step;
+          const bool outer = std::exchange(is_in_step, true);
+          const auto back = c10::make_scope_exit([&] { is_in_step = outer; });
+          eval_step(batch);
+        },
+        [&](const Batch& batch) { calculate_eval_batch_loss(batch); });
     eval_epoch_end();
     run.eval_loss.record(run_history(), accelerator(), impl_->run_->metric_prefix(), metric_name);
     ++run.evaluations.num_evaluated_sets;
@@ -182,8 +185,7 @@ void Trainer::Implementation::for_each_batch(DataLoader& loader, int64_t epoch,
   const auto batches = checked(loader.iterate(epoch));
   // A single process does not need the length, which may be unknown for a stream.
   const bool is_shared = stop_.is_shared();
-  const int64_t num_rounds =
-      is_shared ? -max_over_ranks(accelerator_->world(), -loader.size()) : 0;
+  const int64_t num_rounds = is_shared ? -max_over_ranks(accelerator_->world(), -loader.size()) : 0;
   const bool gathers = is_shared && accelerator_->has_distributed_parameters();
   const int64_t most = gathers ? max_over_ranks(accelerator_->world(), loader.size()) : num_rounds;
   std::shared_ptr<void> whole;

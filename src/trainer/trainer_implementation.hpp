@@ -75,8 +75,7 @@ struct Trainer::Implementation {
 
   StepOutput eval_pass(const Batch& batch);
   void repeat_forward(const Batch& batch, c10::function_ref<void(const Batch&)> forward);
-  void for_each_batch(DataLoader& loader, int64_t epoch,
-                      c10::function_ref<void(const Batch&)> step,
+  void for_each_batch(DataLoader& loader, int64_t epoch, c10::function_ref<void(const Batch&)> step,
                       c10::function_ref<void(const Batch&)> forward);
 
   Trainer& trainer_;

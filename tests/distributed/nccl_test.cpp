@@ -156,7 +156,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Option("compression_bf16", {.compression = Compression::bf16}),
                       Option("local_sgd_interval", {.local_sgd_interval = 2}),
                       Option("zero_stage_1", {.zero_stage = 1}),
-                      Option("zero_stage_2", {.zero_stage = 2})),
+                      Option("zero_stage_2", {.zero_stage = 2}),
+                      Option("zero_stage_3", {.zero_stage = 3, .zero_whole_below = 0})),
     [](const auto& option) { return std::string(option.param.first) + "_MultiCUDA"; });
 
 TEST_P(EveryOptionTest, GivesTheSameNumbersAsTheCpu) {

@@ -59,14 +59,13 @@ TEST_F(ProcessGroupTest, AReductionCanBeAwaitedLater) {
 TEST_F(ProcessGroupTest, ReducesTheRowsOfAllRanksAndGivesEachItsOwn) {
   const auto device = accelerator.device();
   // Row r of rank s is s * 10 + r.
-  const auto rows = (torch::arange(size, torch::kFloat).unsqueeze(1) + 10.0 * rank)
-                        .expand({size, 3})
-                        .to(device);
+  const auto rows =
+      (torch::arange(size, torch::kFloat).unsqueeze(1) + 10.0 * rank).expand({size, 3}).to(device);
   const auto n = static_cast<double>(size);
   const double sum = 10 * n * (n - 1) / 2 + n * static_cast<double>(rank);
   EXPECT_TRUE(torch::equal(group.reduce_scatter(rows).cpu(), torch::full({3}, sum)));
-  EXPECT_TRUE(torch::allclose(group.reduce_scatter(rows, ReduceOp::mean).cpu(),
-                              torch::full({3}, sum / n)));
+  EXPECT_TRUE(
+      torch::allclose(group.reduce_scatter(rows, ReduceOp::mean).cpu(), torch::full({3}, sum / n)));
   EXPECT_TRUE(torch::equal(group.reduce_scatter(rows, ReduceOp::max).cpu(),
                            torch::full({3}, 10 * (n - 1) + static_cast<double>(rank))));
   EXPECT_TRUE(torch::equal(group.reduce_scatter(rows, ReduceOp::min).cpu(),
@@ -76,7 +75,8 @@ TEST_F(ProcessGroupTest, ReducesTheRowsOfAllRanksAndGivesEachItsOwn) {
     EXPECT_EQ(group.reduce_scatter(torch::ones({size, 2}, dtype).to(device))[1].item<int64_t>(),
               size);
   }
-  EXPECT_OPTION_ERROR(group.reduce_scatter(torch::ones({size + 1, 2})), "must be that of the ranks");
+  EXPECT_OPTION_ERROR(group.reduce_scatter(torch::ones({size + 1, 2})),
+                      "must be that of the ranks");
   EXPECT_OPTION_ERROR(group.reduce_scatter(torch::ones({size}, torch::kLong), ReduceOp::mean),
                       "cannot hold a mean");
   EXPECT_EQ(group.reduce_scatter(torch::ones({size, 0})).numel(), 0);

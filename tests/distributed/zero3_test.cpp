@@ -45,13 +45,12 @@ struct Mlp : torch::nn::Module {
 struct Cnn : torch::nn::Module {
   Cnn() {
     layers = register_module(
-        "layers",
-        torch::nn::Sequential(
-            torch::nn::Unflatten(torch::nn::UnflattenOptions(1, {1, 2, 2})),
-            torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 32, 3).padding(1).bias(false)),
-            torch::nn::BatchNorm2d(32), torch::nn::ReLU(),
-            torch::nn::Conv2d(torch::nn::Conv2dOptions(32, 32, 3).padding(1)), torch::nn::Flatten(),
-            torch::nn::Linear(128, 32)));
+        "layers", torch::nn::Sequential(
+                      torch::nn::Unflatten(torch::nn::UnflattenOptions(1, {1, 2, 2})),
+                      torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 32, 3).padding(1).bias(false)),
+                      torch::nn::BatchNorm2d(32), torch::nn::ReLU(),
+                      torch::nn::Conv2d(torch::nn::Conv2dOptions(32, 32, 3).padding(1)),
+                      torch::nn::Flatten(), torch::nn::Linear(128, 32)));
   }
   torch::Tensor forward(const torch::Tensor& input) { return layers->forward(input); }
   torch::nn::Sequential layers{nullptr};
@@ -115,8 +114,7 @@ struct Training {
 };
 
 TrainOptions some_updates(int64_t updates_per_epoch = 10, int64_t num_epochs = 2) {
-  TrainOptions options =
-      run_of({.updates_per_epoch = updates_per_epoch, .num_epochs = num_epochs});
+  TrainOptions options = run_of({.updates_per_epoch = updates_per_epoch, .num_epochs = num_epochs});
   options.train_dataloader_options.seed = 5;
   return options;
 }
@@ -337,6 +335,7 @@ TEST_P(Zero3Test, ResumesOnAnyNumberOfRanks) {
 /// A hand-written loop with two models, each with its own optimizer.
 struct TwoModels {
   explicit TwoModels(AcceleratorOptions options) : accelerator(std::move(options)) {
+    second_net->to(accelerator.device());
     accelerator.prepare(first, &of_first, {second_net}, {&of_second});
   }
 
@@ -360,7 +359,8 @@ struct TwoModels {
 
   Accelerator accelerator;
   std::shared_ptr<Mlp> first_net = (torch::manual_seed(4), std::make_shared<Mlp>());
-  std::shared_ptr<torch::nn::LinearImpl> second_net = std::make_shared<torch::nn::LinearImpl>(32, 8);
+  std::shared_ptr<torch::nn::LinearImpl> second_net =
+      std::make_shared<torch::nn::LinearImpl>(32, 8);
   Model first{first_net};
   torch::optim::SGD of_first{first_net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)};
   torch::optim::Adagrad of_second{second_net->parameters(), 0.1};
@@ -439,7 +439,8 @@ TEST_P(Zero3Test, AModelCanBeUsedWithoutItsAcceleratorAndTrainedByAnother) {
   };
   train(zero3());
   EXPECT_TRUE(same_on_all_ranks(Accelerator(together()), copies_of(net->parameters())));
-  EXPECT_ERROR(train(together()), "an Accelerator with zero_stage 3 has distributed the parameters");
+  EXPECT_ERROR(train(together()),
+               "an Accelerator with zero_stage 3 has distributed the parameters");
   train(zero3());
   Training<Mlp> twice(zero3());
   const auto other = std::make_shared<torch::optim::AdamW>(twice.net->parameters(), 0.01);
@@ -459,7 +460,8 @@ TEST_P(Zero3Test, FrozenAndUnusedParametersStayAsTheyAre) {
     const auto before = copies_of(net->parameters());
     for (auto& parameter : frozen->parameters()) parameter.requires_grad_(false);
     Model model(net);
-    torch::optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.1).weight_decay(0.5));
+    torch::optim::SGD optimizer(model.parameters(),
+                                torch::optim::SGDOptions(0.1).weight_decay(0.5));
     accelerator.prepare(model, &optimizer);
     const auto inputs = torch::ones({2, 4}, accelerator.device());
     const auto update = [&] {
@@ -536,11 +538,10 @@ TEST_P(Zero3Test, RanksThatUseOtherParametersAreNamed) {
 TEST_P(Zero3Test, AnEngineTrainsDistributedParameters) {
   const auto train = [](AcceleratorOptions accelerator) {
     const auto net = (torch::manual_seed(4), std::make_shared<Mlp>());
-    auto parts =
-        initialize(net, std::make_shared<torch::optim::AdamW>(net->parameters(), 0.01),
-                   torch::nn::CrossEntropyLoss(),
-                   make_data_loader(toy_data(16 * num_ranks()), {.batch_size = 4}), nullptr, {},
-                   {.num_epochs = 1, .accelerator = std::move(accelerator)});
+    auto parts = initialize(net, std::make_shared<torch::optim::AdamW>(net->parameters(), 0.01),
+                            torch::nn::CrossEntropyLoss(),
+                            make_data_loader(toy_data(16 * num_ranks()), {.batch_size = 4}),
+                            nullptr, {}, {.num_epochs = 1, .accelerator = std::move(accelerator)});
     parts.engine.train();
     for (const Batch& batch : parts.train_dataloader->batches(1)) {
       parts.engine.zero_grad();

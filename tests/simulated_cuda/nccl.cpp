@@ -324,6 +324,16 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
   return ncclSuccess;
 }
 
+ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
+  *count = comm->meeting.size;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
+  *rank = comm->meeting.rank;
+  return ncclSuccess;
+}
+
 // All ranks queue their collectives in the same order, so these need not be delayed until the end of
 // a group. Messages to and from several ranks must be.
 ncclResult_t ncclGroupStart() {
@@ -352,6 +362,18 @@ ncclResult_t ncclRecv(void* target, std::size_t count, ncclDataType_t type, int 
                       .peer = peer,
                       .target = target,
                       .size = size_of(count, type)});
+}
+
+ncclResult_t ncclAlltoAll(const void* source, void* target, std::size_t count, ncclDataType_t type,
+                          ncclComm_t comm, cudaStream_t stream) {
+  const std::size_t size = size_of(count, type);
+  ncclGroupStart();
+  for (int peer = 0; peer < comm->meeting.size; ++peer) {
+    const std::size_t offset = static_cast<std::size_t>(peer) * size;
+    ncclSend(static_cast<const char*>(source) + offset, count, type, peer, comm, stream);
+    ncclRecv(static_cast<char*>(target) + offset, count, type, peer, comm, stream);
+  }
+  return ncclGroupEnd();
 }
 
 ncclResult_t ncclReduceScatter(const void* source, void* target, std::size_t count,

@@ -51,8 +51,7 @@ class Miser final : public GatedStorages {
     for (const std::size_t number : numbers) give(number);
   }
   void take_changes(std::size_t number) override {
-    std::memcpy(data_[number].mutable_data_ptr(), storages_[number].data(),
-                data_[number].nbytes());
+    std::memcpy(data_[number].mutable_data_ptr(), storages_[number].data(), data_[number].nbytes());
   }
 
   int64_t num_trips = 0;
@@ -118,7 +117,8 @@ TEST(ParameterGateTest, AResidualNetOfConvolutionsComputesTheSame) {
   const torch::nn::Sequential all(first, second, norm, last);
   const auto input = torch::randn({2, 3, 8, 8});
   for (const bool is_channels_last : {false, true}) {
-    if (is_channels_last) first->weight.set_data(first->weight.contiguous(at::MemoryFormat::ChannelsLast));
+    if (is_channels_last)
+      first->weight.set_data(first->weight.contiguous(at::MemoryFormat::ChannelsLast));
     norm->reset_running_stats();
     expect_same_numbers(all->parameters(), [&] {
       const auto hidden = first->forward(input).relu();
