@@ -93,7 +93,6 @@ GradientReducer::GradientReducer(std::shared_ptr<const ProcessGroup> group,
   std::vector<std::string> lines;
   for (const auto& named : tensors_.named) lines.push_back(description(named));
   require_same_on_all_ranks(*group_, "the model's parameters and buffers", lines);
-  synchronize();
   if (shards_) {
     NamedTensors parameters = tensors_.named;
     std::erase_if(parameters, [this](const auto& named) {
@@ -101,6 +100,7 @@ GradientReducer::GradientReducer(std::shared_ptr<const ProcessGroup> group,
     });
     shards_->distribute(parameters);
   }
+  synchronize();
   make_reducer();
 }
 

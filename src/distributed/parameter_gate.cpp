@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "linkboy/distributed/skip_init.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy::parameter_gate {
@@ -101,9 +102,17 @@ class Uses {
   c10::SmallVector<Use, 1> uses_;
 };
 
+thread_local bool skips_init = false;
+
+bool is_init(const c10::OperatorHandle& op) {
+  const std::string& name = op.operator_name().name;
+  return name == "aten::uniform_" || name == "aten::normal_";
+}
+
 void call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Uses uses;
   const auto& arguments = op.schema().arguments();
+  if (skips_init && is_init(op)) return torch::jit::drop(*stack, arguments.size() - 1);
   const auto first = stack->end() - static_cast<std::ptrdiff_t>(arguments.size());
   // All storages of the operation are known before any is provided: an owner may release the data
   // of the others.
@@ -189,3 +198,13 @@ c10::impl::ExcludeDispatchKeyGuard pause() {
 }
 
 }  // namespace linkboy::parameter_gate
+
+namespace linkboy {
+
+SkipInit::SkipInit()
+    : outer_(std::exchange(parameter_gate::skips_init, true)),
+      gate_((parameter_gate::open(), parameter_gate::kKey)) {}
+
+SkipInit::~SkipInit() { parameter_gate::skips_init = outer_; }
+
+}  // namespace linkboy

@@ -176,7 +176,7 @@ void ParameterShards::distribute(
   make_units(added);
   for (std::size_t i = 0; i < added.size(); ++i) {
     Member& member = members_[added[i]];
-    rows_in(own_block(member), member).copy_(rows_of(parameter_of(member), values[i]));
+    send_rows(member, values[i]);
     const auto storage = c10::make_intrusive<c10::StorageImpl>(
         c10::StorageImpl::use_byte_size_t(), 0, at::DataPtr(nullptr, values[i].device()),
         c10::GetAllocator(values[i].device().type()), /*resizable=*/false);
@@ -192,11 +192,32 @@ void ParameterShards::distribute(
     values[i].reset();
   }
   if (shared_reducer_) meet(SharedMemorySegment::Counter::written);
+  if (replicas_->size() > 1) {
+    for (const std::size_t number : added) replicas_->broadcast(own_block(members_[number]), 0);
+    if (shared_reducer_) meet(SharedMemorySegment::Counter::written);
+  }
   is_used_.assign(members_.size(), false);
   first_uses_.clear();
   num_windows_ = 0;
   order_.clear();
   last_order_.clear();
+}
+
+/// Sends the rows of rank 0's parameter to the other ranks of the first replica, one after another.
+void ParameterShards::send_rows(const Member& member, const at::Tensor& whole) const {
+  if (replicas_->rank() != 0) return;
+  const at::Tensor mine = own_block(member);
+  if (rank_ != 0) {
+    if (member.shared == nullptr) reductions_->recv(mine, 0);
+    return;
+  }
+  const at::Tensor blocks = as_blocks(whole, member);
+  if (member.shared != nullptr) {
+    at::from_blob(member.shared, blocks.sizes(), member.options).copy_(blocks);
+    return;
+  }
+  mine.copy_(blocks[0]);
+  for (int64_t rank = 1; rank < num_ranks_; ++rank) reductions_->send(blocks[rank], rank);
 }
 
 /// Makes memory that all ranks map, for all rows of these members.

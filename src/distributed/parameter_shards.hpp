@@ -49,8 +49,10 @@ class ParameterShards final : public GatedStorages,
   /// Whether a parameter can be distributed: its rows are parts of its memory, and it is not small.
   bool takes(const at::Tensor& parameter) const;
 
-  /// Distributes those of the parameters that `takes` accepts and that are not distributed yet. They
-  /// must have the same values on all ranks. Gradients are released.
+  /// Distributes the values that rank 0 of the first replica has for those of the parameters that
+  /// `takes` accepts and that are not distributed yet. Gradients are released. On the other ranks,
+  /// the memory of the whole parameters is released without being used.
+  /// @note Collective.
   void distribute(const std::vector<std::pair<std::string, at::Tensor>>& parameters);
 
   bool contains(const at::Tensor& parameter) const;
@@ -151,6 +153,7 @@ class ParameterShards final : public GatedStorages,
                   std::shared_ptr<const ProcessGroup> reductions,
                   std::shared_ptr<const ProcessGroup> replicas, const DistributedOptions& options);
   void share_memory(const std::vector<std::size_t>& members);
+  void send_rows(const Member& member, const at::Tensor& whole) const;
   void meet(SharedMemorySegment::Counter counter);
   void make_units(const std::vector<std::size_t>& members);
   void regroup();

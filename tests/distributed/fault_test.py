@@ -244,6 +244,7 @@ class LaunchTest(FaultTest):
     def test_training_works_with_every_distributed_option(self):
         for options in ({"compression": "fp16"}, {"compression": "bf16", "distributed__timeout": "60s"},
                         {"local_sgd_interval": 4, "backend": "gloo"}, {"zero_stage": 1}, {"zero_stage": 2},
+                        {"zero_stage": 3, "parallel": "shard=2"},
                         {"find_unused_parameters": "true"},
                         {"callbacks": "convert-sync-batch-norm", "model": "cnn", "limit_train": 640}):
             with self.subTest(**options):
@@ -291,6 +292,23 @@ class SharedMemoryFaultTest(FaultTest):
         self.wait_for_update(done + 50, processes)
         for process in processes:
             process.kill()
+
+
+class DistributedParametersFaultTest(FaultTest):
+    """Ranks that have only some rows of each parameter."""
+
+    ENDLESS = {**FaultTest.ENDLESS, "zero_stage": 3, "zero_whole_below": 0}
+    shares_memory = "0"
+
+    def start_rank(self, *arguments, **variables):
+        return super().start_rank(*arguments, LINKBOY_SHARED_MEMORY=self.shares_memory, **variables)
+
+    def test_a_rank_that_is_killed_while_others_gather_is_named(self):
+        self.check_victims(kill, 3, victims=(1, 0), timeout=60, named_after=0)
+
+    def test_a_rank_that_is_killed_while_others_share_its_memory_is_named(self):
+        self.shares_memory = "1"
+        self.check_victims(kill, 2, victims=(1, 0), timeout=60, named_after=0)
 
 
 class DifferentRankTest(FaultTest):

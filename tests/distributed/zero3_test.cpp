@@ -1,12 +1,14 @@
 #include <algorithm>
 #include <functional>
 
+#include "distributed/ivalue_bytes.hpp"
 #include "distributed/parameter_shards.hpp"
 #include "distributed/ranks.hpp"
 #include "linkboy/callbacks/gradient_norm.hpp"
 #include "linkboy/callbacks/model_ema.hpp"
 #include "linkboy/checkpoint/checkpoint.hpp"
 #include "linkboy/data/data_loader.hpp"
+#include "linkboy/distributed/skip_init.hpp"
 #include "linkboy/distributed/whole_model.hpp"
 #include "linkboy/engine.hpp"
 #include "linkboy/memory/activation_checkpoint.hpp"
@@ -555,6 +557,46 @@ TEST_P(Zero3Test, AnEngineTrainsDistributedParameters) {
     return weights;
   };
   expect_close(train(zero3()), train(together()), 1e-5, 1e-6);
+}
+
+TEST_P(Zero3Test, TheWeightsAreThoseOfRank0AlsoIfOthersSkipTheirInitialisation) {
+  torch::manual_seed(4 + this_rank());
+  std::optional<SkipInit> skip;
+  if (this_rank() != 0) skip.emplace();
+  const auto net = std::make_shared<Mlp>();
+  skip.reset();
+  const auto expected =
+      Accelerator(together()).broadcast_bytes(to_bytes(c10::IValue(copies_of(net->parameters()))));
+  Accelerator accelerator(zero3());
+  Model model(net);
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  accelerator.prepare(model, &optimizer);
+  EXPECT_TRUE(bit_equal(copies_of(net->parameters()), from_bytes(expected).toTensorVector()));
+}
+
+TEST_P(Zero3Test, ReplicasHaveTheSameRows) {
+  if (num_ranks() != 4) return;  // two replicas of two ranks
+  AcceleratorOptions options = zero3();
+  options.parallel = {.data = 2, .shard = 2};
+  TrainOptions run = some_updates();
+  run.eval_dataset = toy_data(23);
+  expect_as_without_zero(run, options);
+  const SharedFolder folder;
+  run.num_epochs = 1;
+  run.allow_changed_schedule_length = true;
+  Training<Mlp> first(options);
+  first.trainer.train(run);
+  first.trainer.save_training_state(folder / "state");
+  run.num_epochs = 2;
+  Training<Mlp> whole(options);
+  whole.trainer.train(run);
+  run.resume_from = folder / "state";
+  for (const ParallelOptions parallel : {ParallelOptions{.data = 2}, ParallelOptions{}}) {
+    options.parallel = parallel;
+    Training<Mlp> second(options);
+    second.trainer.train(run);
+    expect_close(second.weights(), whole.weights(), kTolerance, kTolerance);
+  }
 }
 
 }  // namespace
