@@ -40,9 +40,10 @@ at::DataPtr owned(at::DataPtr memory, std::shared_ptr<ParameterShards> owner) {
   return {data, context, [](void* all) { delete static_cast<OwnedMemory*>(all); }, device};
 }
 
-at::DataPtr memory_for(c10::StorageImpl& storage, int64_t bytes,
-                       std::shared_ptr<ParameterShards> owner) {
-  return owned(storage.allocator()->allocate(static_cast<std::size_t>(bytes)), std::move(owner));
+/// Returns a size in bytes for which memory that follows is aligned for vector loads.
+int64_t aligned(int64_t bytes) {
+  constexpr int64_t kAlignment = 64;
+  return ceil_div(bytes, kAlignment) * kAlignment;
 }
 
 /// Returns the elements in memory order.
@@ -181,7 +182,11 @@ void ParameterShards::distribute(
         c10::StorageImpl::use_byte_size_t(), 0, at::DataPtr(nullptr, values[i].device()),
         c10::GetAllocator(values[i].device().type()), /*resizable=*/false);
     member.storage = c10::weak_intrusive_ptr<c10::StorageImpl>(storage);
-    member.shared != nullptr ? give_shared_memory(member) : give_memory(member, 0);
+    if (member.shared != nullptr) {
+      give_shared_memory(member);
+    } else {
+      set_memory(member, at::DataPtr(nullptr, values[i].device()), 0);
+    }
     at::Tensor parameter = parameter_of(member);
     at::Tensor whole = parameter.variable_data();
     whole.unsafeGetTensorImpl()->set_storage_keep_dtype(at::Storage(storage));
@@ -222,12 +227,11 @@ void ParameterShards::send_rows(const Member& member, const at::Tensor& whole) c
 
 /// Makes memory that all ranks map, for all rows of these members.
 void ParameterShards::share_memory(const std::vector<std::size_t>& members) {
-  constexpr int64_t kAlignment = 64;
   int64_t size = 0;
   std::vector<int64_t> places;
   for (const std::size_t number : members) {
     places.push_back(size);
-    size += ceil_div(bytes_of(members_[number]), kAlignment) * kAlignment;
+    size += aligned(bytes_of(members_[number]));
   }
   const auto segment =
       SharedMemorySegment::make(*reductions_, static_cast<std::size_t>(ceil_div(size, num_ranks_)));
@@ -292,6 +296,7 @@ void ParameterShards::regroup() {
   for (std::size_t i = 0; i < members_.size(); ++i) {
     if (!is_used_[i]) first_uses_.push_back(i);
   }
+  free_slabs_.clear();
   const std::vector<Unit> old = std::exchange(units_, {});
   std::vector<std::pair<std::size_t, int64_t>> places;
   for (const Member& member : members_) places.emplace_back(member.unit, member.offset);
@@ -363,25 +368,74 @@ at::Tensor ParameterShards::copy_of(const at::Tensor& parameter, bool is_wanted)
   return is_wanted ? whole.cpu() : whole;
 }
 
-void ParameterShards::give_memory(const Member& member, int64_t bytes) {
+/// @param memory  What the whole parameter has from now on. The storage also owns this object.
+void ParameterShards::set_memory(const Member& member, at::DataPtr memory, int64_t bytes) const {
   const auto storage = member.storage.lock();
   if (!storage) return;
-  gathered_bytes_ += bytes - static_cast<int64_t>(storage->nbytes());
-  storage->set_data_ptr_noswap(memory_for(*storage, bytes, shared_from_this()));
+  auto self = std::const_pointer_cast<ParameterShards>(shared_from_this());
+  storage->set_data_ptr_noswap(owned(std::move(memory), std::move(self)));
   storage->set_nbytes(static_cast<std::size_t>(bytes));
 }
 
 void ParameterShards::give_shared_memory(const Member& member) {
-  const auto storage = member.storage.lock();
-  if (!storage) return;
-  storage->set_data_ptr_noswap(owned({member.shared, storage->device()}, shared_from_this()));
-  storage->set_nbytes(static_cast<std::size_t>(bytes_of(member)));
+  set_memory(member, {member.shared, at::kCPU}, bytes_of(member));
+}
+
+int64_t ParameterShards::bytes_of(const Unit& unit) const {
+  int64_t bytes = 0;
+  for (const std::size_t number : unit.members) bytes += aligned(bytes_of(members_[number]));
+  return bytes;
+}
+
+/// Whether other units need as much memory. A parameter that is larger than a unit has its own.
+bool ParameterShards::is_usual(int64_t bytes) const {
+  return bytes <= unit_bytes_ + unit_bytes_ / 4;
+}
+
+at::Tensor ParameterShards::take_slab(int64_t bytes, c10::Device device) {
+  gathered_bytes_ += bytes;
+  peak_gathered_bytes_ = std::max(peak_gathered_bytes_, gathered_bytes_);
+  const auto fits = [&](const at::Tensor& slab) {
+    return slab.numel() >= bytes && slab.device() == device;
+  };
+  const auto found = std::find_if(free_slabs_.begin(), free_slabs_.end(), fits);
+  if (found != free_slabs_.end()) {
+    at::Tensor slab = std::move(*found);
+    free_slabs_.erase(found);
+    return slab;
+  }
+  if (!free_slabs_.empty()) free_slabs_.pop_back();  // too small
+  int64_t most = bytes;
+  for (const Unit& unit : units_) {
+    if (is_usual(bytes_of(unit))) most = std::max(most, bytes_of(unit) + num_ranks_ * kTailBytes);
+  }
+  return at::empty({most}, at::TensorOptions(device).dtype(at::kByte));
+}
+
+void ParameterShards::return_slab(at::Tensor& slab, int64_t bytes) {
+  gathered_bytes_ -= bytes;
+  at::Tensor free = std::exchange(slab, at::Tensor());
+  if (is_usual(bytes)) free_slabs_.push_back(std::move(free));
+}
+
+void ParameterShards::give_memory(Unit& unit) {
+  const Member& first = members_[unit.members[0]];
+  unit.slab = take_slab(bytes_of(unit), first.options.device());
+  auto* place = static_cast<std::byte*>(unit.slab.mutable_data_ptr());
+  for (const std::size_t number : unit.members) {
+    const Member& member = members_[number];
+    set_memory(member, {place, unit.slab.device()}, bytes_of(member));
+    place += aligned(bytes_of(member));
+  }
 }
 
 void ParameterShards::release(Unit& unit) {
   unit.is_whole = false;
   --num_whole_;
-  for (const std::size_t number : unit.members) give_memory(members_[number], 0);
+  for (const std::size_t number : unit.members) {
+    set_memory(members_[number], at::DataPtr(nullptr, unit.slab.device()), 0);
+  }
+  return_slab(unit.slab, bytes_of(unit));
 }
 
 /// Before the parameters change: what was gathered is out of date.
@@ -404,7 +458,10 @@ void ParameterShards::provide(c10::ArrayRef<std::size_t> members,
     // All ranks change a parameter, each in memory of its own.
     for (const std::size_t number : changed) {
       const Member& member = members_[number];
-      give_memory(member, bytes_of(member));
+      const auto storage = member.storage.lock();
+      if (!storage) continue;
+      const int64_t bytes = bytes_of(member);
+      set_memory(member, storage->allocator()->allocate(static_cast<std::size_t>(bytes)), bytes);
       blocks_of(member).copy_(
           at::from_blob(member.shared, {num_ranks_, member.block_size()}, member.options));
     }
@@ -454,13 +511,16 @@ void ParameterShards::start_gathering(std::size_t number) {
   const Member& first = members_[unit.members[0]];
   unit.is_in_place = unit.members.size() == 1 && !first.storage.expired();
   if (unit.is_in_place) {
-    give_memory(first, bytes_of(first));
+    give_memory(unit);
     unit.gathered = blocks_of(first);
   } else {
-    unit.gathered = at::empty({num_ranks_, unit.rows.numel()}, unit.rows.options());
-    gathered_bytes_ += static_cast<int64_t>(unit.gathered.nbytes());
+    const int64_t size = num_ranks_ * unit.rows.numel();
+    const auto bytes = size * static_cast<int64_t>(unit.rows.element_size());
+    unit.gathered_slab = take_slab(bytes, unit.rows.device());
+    unit.gathered = unit.gathered_slab.narrow(0, 0, bytes)
+                        .view(unit.rows.scalar_type())
+                        .view({num_ranks_, unit.rows.numel()});
   }
-  peak_gathered_bytes_ = std::max(peak_gathered_bytes_, gathered_bytes_);
   unit.gathering = gathers_->all_gather_later(unit.gathered, unit.rows);
 }
 
@@ -468,18 +528,17 @@ void ParameterShards::start_gathering(std::size_t number) {
 void ParameterShards::arrive(Unit& unit) {
   std::exchange(unit.gathering, nullptr)->wait();
   const at::Tensor gathered = std::exchange(unit.gathered, at::Tensor());
+  if (!unit.is_in_place) {
+    if (unit.members.size() > 1) check_same_unit(unit, gathered);
+    give_memory(unit);
+    for (const std::size_t number : unit.members) {
+      const Member& member = members_[number];
+      if (!member.storage.expired()) blocks_of(member).copy_(block_in(gathered, member));
+    }
+    return_slab(unit.gathered_slab, static_cast<int64_t>(gathered.nbytes()));
+  }
   unit.is_whole = true;
   ++num_whole_;
-  if (unit.is_in_place) return;
-  if (unit.members.size() > 1) check_same_unit(unit, gathered);
-  for (const std::size_t number : unit.members) {
-    const Member& member = members_[number];
-    if (member.storage.expired()) continue;
-    give_memory(member, bytes_of(member));
-    blocks_of(member).copy_(block_in(gathered, member));
-  }
-  peak_gathered_bytes_ = std::max(peak_gathered_bytes_, gathered_bytes_);
-  gathered_bytes_ -= static_cast<int64_t>(gathered.nbytes());
 }
 
 /// Ranks that use different parameters would use each other's data.
@@ -652,7 +711,7 @@ void ParameterShards::send_ready_units() {
 
 void ParameterShards::send(Unit& unit) {
   const at::NoGradGuard no_grad;
-  // No more than the gradients of two units are on their way.
+  // Only the gradients of one unit are on their way, whose memory can be as large as the unit's.
   while (num_finished_ + 1 < num_sent_) finish(units_[to_send_[num_finished_++]]);
   const at::TensorOptions& options = members_[unit.members[0]].options;
   // Divided before the sum, like c10d's Reducer.

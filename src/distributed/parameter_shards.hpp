@@ -137,7 +137,9 @@ class ParameterShards final : public GatedStorages,
     bool is_whole = false;
     int64_t num_keepers = 0;
     int64_t last_use = 0;
-    at::Tensor gathered{};     // [ranks, size + tail]; of a single parameter, its own memory
+    at::Tensor slab{};      // the memory of its whole parameters
+    at::Tensor gathered{};  // [ranks, size + tail]; of a single parameter, its own memory
+    at::Tensor gathered_slab{};
     bool is_in_place = false;  // whether it is
     std::unique_ptr<PendingCollective> gathering{};
     std::size_t num_missing = 0;  // gradients
@@ -168,7 +170,12 @@ class ParameterShards final : public GatedStorages,
   /// @}
   int64_t bytes_of(const Member& member) const;  // of the whole parameter, with padding
   at::Tensor as_blocks(const at::Tensor& whole, const Member& member) const;
-  void give_memory(const Member& member, int64_t bytes);
+  int64_t bytes_of(const Unit& unit) const;  // of its whole parameters
+  void set_memory(const Member& member, at::DataPtr memory, int64_t bytes) const;
+  void give_memory(Unit& unit);
+  bool is_usual(int64_t bytes) const;
+  at::Tensor take_slab(int64_t bytes, c10::Device device);
+  void return_slab(at::Tensor& slab, int64_t bytes);
   void give_shared_memory(const Member& member);
   void release(Unit& unit);
   void release_all();
@@ -199,6 +206,8 @@ class ParameterShards final : public GatedStorages,
   std::unique_ptr<SharedRowReducer> shared_reducer_;  // null unless the ranks share memory
   std::vector<std::shared_ptr<SharedMemorySegment>> segments_;
   std::array<int64_t, 2> num_meetings_{};  // by SharedMemorySegment::Counter
+  /// Memory for units, which is used again: a general allocator would keep more of it.
+  std::vector<at::Tensor> free_slabs_;
   int64_t clock_ = 0;
   int64_t num_whole_ = 0;  // units
   int64_t gathered_bytes_ = 0;

@@ -14,7 +14,7 @@ namespace {
 /// Of the rows of all ranks in a piece.
 constexpr int64_t kBytesOfPiece = int64_t{1} << 20;
 /// The number of pieces for which each rank has room.
-constexpr int64_t kNumPieces = 32;
+constexpr int64_t kNumPieces = 16;
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-"""The Python side of python_ddp_test.cpp: one rank that trains each case with Python's DDP.
+"""The Python side of python_ddp_test.cpp: one rank that trains each case with Python's DDP or FSDP2.
 
     ddp_peer.py FOLDER CASE...
 
@@ -15,6 +15,7 @@ import sys
 
 import torch
 from torch import distributed, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS_PER_EPOCH, EPOCHS, BATCH = 15, 2, 4
@@ -63,13 +64,17 @@ def train(case, rank, num_ranks):
     model_name, optimizer_name, accumulation, extra = case.split("-")
     accumulation = int(accumulation)
     model = make_model(model_name)
+    is_sharded = extra == "fsdp"
+    if is_sharded:
+        fully_shard(model)
+        model.set_force_sum_reduction_for_comms(True)  # Gloo has no mean
     # Fused SGD does not accept a group in which only some parameters have had a gradient.
     groups = [{"params": list(layer.parameters())} for layer in model.children()]
     if optimizer_name == "adamw":
         optimizer = torch.optim.AdamW(groups, lr=3e-3, fused=True)
     else:
         optimizer = torch.optim.SGD(groups, lr=0.05, momentum=0.9, weight_decay=1e-4, fused=True)
-    ddp = DistributedDataParallel(model, bucket_cap_mb=BUCKET_CAP_MB,
+    ddp = model if is_sharded else DistributedDataParallel(model, bucket_cap_mb=BUCKET_CAP_MB,
                                   find_unused_parameters=model_name == "branches",
                                   static_graph=extra == "static",
                                   gradient_as_bucket_view=extra == "view")
@@ -85,13 +90,18 @@ def train(case, rank, num_ranks):
             ends_window = i + 1 == first + window
             begin = (i * num_ranks + rank) * BATCH
             rows = slice(begin, begin + BATCH)
-            with contextlib.nullcontext() if ends_window else ddp.no_sync():
+            # FSDP2 reduces in each micro-step, because no rank has room for whole gradients.
+            with contextlib.nullcontext() if ends_window or is_sharded else ddp.no_sync():
                 loss = nn.functional.cross_entropy(ddp(x[rows]), y[rows])
                 losses.append(loss.item())
                 (loss / window).backward()
             if ends_window:
                 optimizer.step()
                 optimizer.zero_grad()
+    if is_sharded:
+        tensors = {name: getattr(tensor, "full_tensor", lambda tensor=tensor: tensor)()
+                   for name, tensor in model.state_dict().items()}
+        return {"losses": losses, "tensors": tensors, "num_buckets": 0}
     told = ddp._get_ddp_logging_data()
     sizes = told.get("rebuilt_bucket_sizes") or told["bucket_sizes"]
     return {"losses": losses, "tensors": dict(model.state_dict()),

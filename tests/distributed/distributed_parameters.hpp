@@ -135,7 +135,7 @@ void expect_as_without_zero(const TrainOptions& options, AcceleratorOptions acce
     const auto values = sharded.trainer.run_history().get_metric_values(name);
     ASSERT_EQ(values.size(), expected.size()) << name;
     for (std::size_t i = 0; i < values.size(); ++i) {
-      EXPECT_NEAR(values[i], expected[i], 1e-4 * (1 + std::abs(expected[i]))) << name;
+      EXPECT_NEAR(values[i], expected[i], 10 * tolerance) << name;
     }
   }
   EXPECT_TRUE(same_on_all_ranks(sharded.trainer.accelerator(), sharded.weights()));

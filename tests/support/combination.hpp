@@ -90,6 +90,7 @@ inline const std::vector<Setting>& all_settings() {
       {"measurements", {"no", "yes"}},
       {"limit_batches", {"no", "train", "evaluation", "intermediate", "repeat"}},
       // These matter only with several ranks.
+      {"mesh", {"line", "pairs"}},
       {"zero_stage", {"0", "1", "2", "3"}},
       {"local_sgd", {"0", "2"}},
       {"compression", {"none", "bf16"}},

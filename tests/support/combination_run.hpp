@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "distributed/launch_environment.hpp"
 #include "linkboy/callbacks/fast_dev_run.hpp"
 #include "linkboy/callbacks/save_training_state.hpp"
 #include "linkboy/checkpoint/training_state_folders.hpp"
@@ -133,6 +134,8 @@ struct CombinationRun {
     }
     accelerator.distributed.zero_stage = combination.number("zero_stage");
     accelerator.distributed.zero_whole_below = 0;
+    const bool has_pairs = read_launch_environment().world_size % 2 == 0;
+    if (combination.is("mesh", "pairs") && has_pairs) accelerator.parallel.tensor = 2;
     accelerator.distributed.local_sgd_interval = combination.number("local_sgd");
     accelerator.distributed.compression = from_text<Compression>(combination["compression"]);
     return accelerator;
