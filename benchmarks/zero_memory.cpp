@@ -1,9 +1,9 @@
-// Measures the memory of a rank with each ZeRO stage: eight layers of 1024 x 1024, AdamW.
+// Measures the memory of a rank with each ZeRO stage: 32 layers of 1024 x 1024, AdamW.
 //
 //     tests/distributed/launch RANKS linkboy_zero_memory 0|1|2|3
 //
 // Prints three sizes in MiB, each the maximum over the ranks: the optimizer state, the gradients
-// after a backward pass, and the growth of the process during the first five steps.
+// after a backward pass, and the growth of the process by the model and its first five steps.
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
@@ -22,7 +22,7 @@ namespace linkboy::benchmarks {
 namespace {
 
 constexpr double kMebi = 1 << 20;
-constexpr int kNumLayers = 8;
+constexpr int kNumLayers = 32;
 constexpr int64_t kWidth = 1024;
 
 double state_bytes(const torch::optim::AdamW& optimizer) {
@@ -44,6 +44,7 @@ double gradient_bytes(const std::vector<at::Tensor>& parameters) {
 
 void measure(int64_t stage) {
   Accelerator accelerator({.device = "cpu", .distributed = {.zero_stage = stage}});
+  const double before = resident_mib() * kMebi;
   torch::nn::Sequential net;
   for (int layer = 0; layer < kNumLayers; ++layer)
     net->push_back(torch::nn::Linear(kWidth, kWidth));
@@ -51,7 +52,6 @@ void measure(int64_t stage) {
   torch::optim::AdamW optimizer(net->parameters(), 1e-3);
   accelerator.prepare(model, &optimizer);
   const at::Tensor input = at::ones({8, kWidth});
-  const double before = resident_mib() * kMebi;
   double gradients = 0.0;
   for (int step = 0; step < 5; ++step) {
     accelerator.backward(model(input).square().mean());

@@ -122,6 +122,8 @@ TEST(PythonDdpTest, LossesAndWeightsAreBitIdenticalToPython) {
 
   for (const std::string& name : kCases) {
     SCOPED_TRACE(name);
+    // FSDP2 adds more than two ranks in the order of Gloo's ring.
+    if (name.ends_with("fsdp") && num_ranks() != 2) continue;
     // Shared memory (if the ranks have it) and Gloo produce the same values. Only Gloo counts its
     // buckets.
     setenv("LINKBOY_SHARED_MEMORY", "0", 1);
