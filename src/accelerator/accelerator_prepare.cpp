@@ -128,8 +128,8 @@ void Accelerator::prepare(Model& model, const torch::optim::Optimizer* optimizer
   }
 }
 
-/// With zero_stage 3, finds or makes the shards. Another Accelerator, which may no longer exist, may
-/// have distributed the parameters.
+/// With zero_stage 3, finds or makes the shards. Another Accelerator, which may no longer exist,
+/// may have distributed the parameters.
 void Accelerator::Implementation::choose_shards(const std::vector<at::Tensor>& parameters) {
   const bool distributes = distributed_.zero_stage == 3 && mesh_->size(MeshDim::shard) > 1;
   for (const at::Tensor& parameter : parameters) {

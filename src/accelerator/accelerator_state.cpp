@@ -17,8 +17,8 @@ constexpr const char* kNumSteps = "num_steps";
 
 }  // namespace
 
-/// With zero_stage 3, reduces the optimizer's state to this rank's rows: a loaded state is whole, as
-/// is one from before `prepare`.
+/// With zero_stage 3, reduces the optimizer's state to this rank's rows: a loaded state is whole,
+/// as is one from before `prepare`.
 void Accelerator::Implementation::keep_own_rows(const torch::optim::Optimizer& optimizer) const {
   const at::NoGradGuard no_grad;
   for_each_state_tensor(optimizer, [this](const at::Tensor& parameter, at::Tensor& part) {

@@ -110,7 +110,8 @@ void Accelerator::backward(const at::Tensor& loss) {
     }
   }
   const at::Tensor scaled = impl_->grad_scaler_ ? impl_->grad_scaler_->scale(share) : share;
-  // Distributed gradients are reduced in each micro-step, because no process has room for whole ones.
+  // Distributed gradients are reduced in each micro-step, because no process has room for whole
+  // ones.
   const bool is_complete = impl_->window_.is_complete();
   if (impl_->reducers_.empty() || (!is_complete && !impl_->shards_)) return scaled.backward();
   const auto reducers = impl_->reducers_of(scaled);

@@ -15,8 +15,9 @@ class GatedStorages {
  public:
   virtual ~GatedStorages() = default;
 
-  /// An operation is about to use the storages with these numbers, and to change those in `changed`.
-  /// They must have their data when this function returns, and keep it until the next call.
+  /// An operation is about to use the storages with these numbers, and to change those in
+  /// `changed`. They must have their data when this function returns, and keep it until the next
+  /// call.
   virtual void provide(c10::ArrayRef<std::size_t> numbers, c10::ArrayRef<std::size_t> changed) = 0;
 
   /// An operation has changed the data of a storage that was provided for it.

@@ -24,16 +24,16 @@
 namespace linkboy {
 
 /// ZeRO stage 3: each rank keeps its rows of each parameter, in units that are gathered and reduced
-/// together. Between uses, a parameter looks whole, but its storage has no data. The first operation
-/// that uses it (see parameter_gate) gathers its unit; up to two units have data at a time. When the
-/// first accumulation window has shown in which order the parameters are used, the units are made in
-/// this order, and the next one is gathered in advance.
+/// together. Between uses, a parameter looks whole, but its storage has no data. The first
+/// operation that uses it (see parameter_gate) gathers its unit; up to two units have data at a
+/// time. When the first accumulation window has shown in which order the parameters are used, the
+/// units are made in this order, and the next one is gathered in advance.
 ///
 /// Ranks that run on the CPUs of one host share the memory of the parameters instead: each writes
 /// its own rows, all read the whole, and nothing is gathered.
 ///
-/// The storages of the parameters own this object, so that a model can be used as long as it exists.
-/// Used by one thread at a time.
+/// The storages of the parameters own this object, so that a model can be used as long as it
+/// exists. Used by one thread at a time.
 class ParameterShards final : public GatedStorages,
                               public std::enable_shared_from_this<ParameterShards> {
  public:
@@ -131,8 +131,8 @@ class ParameterShards final : public GatedStorages,
   struct Unit {
     std::vector<std::size_t> members{};
     int64_t size = 0;  // of the rows of one rank, with padding
-    /// [size + tail]: this rank's rows of all members, unless the ranks share memory. The tail is the
-    /// number of the unit.
+    /// [size + tail]: this rank's rows of all members, unless the ranks share memory. The tail is
+    /// the number of the unit.
     at::Tensor rows{};
     bool is_whole = false;
     int64_t num_keepers = 0;

@@ -11,7 +11,7 @@
 namespace linkboy {
 namespace {
 
-/// Of the rows of all ranks in a piece.
+/// The size of a piece, with the rows of all ranks.
 constexpr int64_t kBytesOfPiece = int64_t{1} << 20;
 /// The number of pieces for which each rank has room.
 constexpr int64_t kNumPieces = 16;

@@ -10,17 +10,17 @@
 
 namespace linkboy {
 
-/// A reduce-scatter through memory that the ranks of one host share. Each rank writes its tensors in
-/// pieces and reads, from the pieces of all ranks, only its own row.
+/// A reduce-scatter through memory that the ranks of one host share. Each rank writes its tensors
+/// in pieces and reads, from the pieces of all ranks, only its own row.
 class SharedRowReducer {
  public:
   /// @return Null on all ranks unless they can create a SharedMemorySegment.
   /// @note Collective.
   static std::unique_ptr<SharedRowReducer> make(const ProcessGroup& group);
 
-  /// Writes `rows`, [ranks, columns], divided by `divisor`. `result`, [columns], receives the sum of
-  /// the ranks' rows for this rank, added in the order of the ranks, when `read_until` is called with
-  /// the number that this function returns. Both are on the CPU.
+  /// Writes `rows`, [ranks, columns], divided by `divisor`. `result`, [columns], receives the sum
+  /// of the ranks' rows for this rank, added in the order of the ranks, when `read_until` is called
+  /// with the number that this function returns. Both are on the CPU.
   /// @note Collective.
   int64_t write(const at::Tensor& rows, int64_t divisor, const at::Tensor& result);
 

@@ -177,7 +177,7 @@ void Trainer::Implementation::repeat_forward(const Batch& batch,
 
 /// Some processes may have fewer batches than others. They wait in join_uneven_loop, which answers
 /// gather_for_metrics but does not take part in agreements.
-/// @param forward  With zero_stage 3, uses the parameters in the order of `step`, on processes whose
+/// @param forward With zero_stage 3, uses the parameters in the order of `step`, on processes whose
 ///        batches have ended.
 void Trainer::Implementation::for_each_batch(DataLoader& loader, int64_t epoch,
                                              c10::function_ref<void(const Batch&)> step,

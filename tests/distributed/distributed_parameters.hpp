@@ -14,8 +14,8 @@
 
 namespace linkboy::testing {
 
-/// AdamW turns the last bits of small gradients into updates of any size. Only of two ranks, the sum
-/// does not depend on their order.
+/// AdamW turns the last bits of small gradients into updates of any size. Only of two ranks, the
+/// sum does not depend on their order.
 inline constexpr double kTolerance = 1e-4;
 
 /// Distributes all parameters, in units of about three layers.

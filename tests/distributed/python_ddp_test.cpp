@@ -1,6 +1,6 @@
 // The losses and weights of each rank are bit-identical to those of Python's
-// DistributedDataParallel, and with zero_stage 3 to those of FSDP2, with the same weights, batches and
-// options.
+// DistributedDataParallel, and with zero_stage 3 to those of FSDP2, with the same weights, batches
+// and options.
 
 #include "distributed/ranks.hpp"
 #include "linkboy/callbacks/lambda_callback.hpp"

@@ -2,128 +2,18 @@
 // LibTorch's own. Every rank adds in rank order, so that the results are bit-identical.
 
 #include <ATen/ATen.h>
-#include <fcntl.h>
 #include <nccl.h>
-#include <poll.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
-#include <chrono>
 #include <map>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "host_call.hpp"
+#include "meeting.hpp"
 #include "runtime_state.hpp"
 #include "settings.hpp"
-
-namespace linkboy::simulated_cuda {
-
-constexpr std::chrono::microseconds kPoll{20};
-constexpr std::chrono::seconds kLimit{60};
-
-/// Memory that the processes of the ranks of one communicator share.
-class Meeting {
- public:
-  static constexpr int kMaxRanks = 16;
-  static constexpr std::size_t kSlotSize = std::size_t{1} << 20;
-
-  /// Waits until all ranks have joined.
-  /// @throws std::runtime_error if they do not join in time, or if the memory cannot be created.
-  Meeting(const std::string& name, int rank, int size);
-
-  /// Calls `put` on every rank, which fills the rank's own slot, then `take`, which may read all
-  /// slots. Returns immediately if the meeting was called off.
-  void exchange(const std::function<void(char* own)>& put, const std::function<void()>& take);
-  const char* slot(int rank) const { return shared_->slots[rank]; }
-
-  /// Makes all ranks stop waiting for each other, now and in later calls.
-  void call_off() { shared_->is_called_off = true; }
-
-  /// Whether the process of a rank has ended.
-  bool has_lost_rank() const;
-
-  const int rank;
-  const int size;
-
- private:
-  /// The contents of the shared memory, which is initially zero.
-  struct Shared {
-    std::atomic<int> num_joined;
-    std::atomic<int> num_arrived;
-    std::atomic<unsigned> round;
-    std::atomic<bool> is_called_off;
-    std::atomic<int> processes[kMaxRanks];
-    char slots[kMaxRanks][kSlotSize];
-  };
-
-  /// Waits for all ranks. Returns whether they have arrived; false if the meeting was called off.
-  bool wait_for_all();
-
-  Shared* shared_;
-  std::array<pollfd, kMaxRanks> ranks_;  // the processes of the ranks
-};
-
-Meeting::Meeting(const std::string& name, int rank, int size) : rank(rank), size(size) {
-  if (size > kMaxRanks) throw std::runtime_error("more ranks than a meeting has room for");
-  const int file = ::shm_open(name.c_str(), O_CREAT | O_RDWR, 0600);
-  if (file < 0 || ::ftruncate(file, sizeof(Shared)) != 0) {
-    ::shm_unlink(name.c_str());
-    throw std::runtime_error("no shared memory for a meeting");
-  }
-  void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  ::close(file);
-  if (memory == MAP_FAILED) throw std::runtime_error("no addresses for a meeting");
-  shared_ = static_cast<Shared*>(memory);
-  shared_->processes[rank] = ::getpid();
-  ++shared_->num_joined;
-  const auto end = std::chrono::steady_clock::now() + kLimit;
-  while (shared_->num_joined < size) {
-    if (std::chrono::steady_clock::now() > end) {
-      ::shm_unlink(name.c_str());
-      throw std::runtime_error("a rank did not come");
-    }
-    std::this_thread::sleep_for(kPoll);
-  }
-  for (int i = 0; i < size; ++i) {
-    const int process = shared_->processes[i];
-    ranks_[i] = {static_cast<int>(::syscall(SYS_pidfd_open, process, 0)), POLLIN, 0};
-  }
-  if (wait_for_all() && rank == 0) ::shm_unlink(name.c_str());
-}
-
-bool Meeting::has_lost_rank() const {
-  auto ranks = ranks_;
-  return ::poll(ranks.data(), size, 0) > 0;
-}
-
-void Meeting::exchange(const std::function<void(char* own)>& put,
-                       const std::function<void()>& take) {
-  put(shared_->slots[rank]);
-  if (!wait_for_all()) return;
-  take();
-  wait_for_all();
-}
-
-bool Meeting::wait_for_all() {
-  const unsigned round = shared_->round;
-  if (++shared_->num_arrived == size) {
-    shared_->num_arrived = 0;
-    ++shared_->round;
-    return true;
-  }
-  while (shared_->round == round) {
-    if (shared_->is_called_off) return false;
-    std::this_thread::sleep_for(kPoll);
-  }
-  return true;
-}
-
-}  // namespace linkboy::simulated_cuda
 
 struct ncclComm {
   linkboy::simulated_cuda::Meeting meeting;
@@ -233,8 +123,8 @@ void queue_transfer(const Message& any, int from, const void* source, void* targ
         });
 }
 
-/// Queues a message between two ranks that have a communicator of their own, or messages of the same
-/// size between all ranks.
+/// Queues a message between two ranks that have a communicator of their own, or messages of the
+/// same size between all ranks.
 void queue_messages(const std::vector<Message>& messages) {
   if (messages.empty()) return;
   const Message& first = messages.front();
@@ -334,8 +224,8 @@ ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
   return ncclSuccess;
 }
 
-// All ranks queue their collectives in the same order, so these need not be delayed until the end of
-// a group. Messages to and from several ranks must be.
+// All ranks queue their collectives in the same order, so these need not be delayed until the end
+// of a group. Messages to and from several ranks must be.
 ncclResult_t ncclGroupStart() {
   ++group_depth;
   return ncclSuccess;

@@ -13,8 +13,8 @@
 namespace linkboy {
 
 /// The ways in which processes share the work, from the outermost dimension of a mesh to the
-/// innermost: the ranks of processes that differ only in `tensor` are neighbours, and usually on one
-/// host.
+/// innermost: the ranks of processes that differ only in `tensor` are neighbours, and usually on
+/// one host.
 enum class MeshDim {
   pipeline,  ///< each process has some of the layers
   data,      ///< each has all parameters (or as much of them as `shard` leaves) and other batches
@@ -36,8 +36,8 @@ struct LINKBOY_API ParallelOptions {
   int64_t tensor = 1;
   int64_t pipeline = 1;
   int64_t context = 1;
-  /// Of the processes that see different batches or sequences (`data` * `shard` * `context`), so
-  /// many share the experts.
+  /// Processes that share the experts, of those that see different batches or sequences (`data` *
+  /// `shard` * `context`).
   int64_t expert = 1;
 
   /// Parses "shard=2,data=2"; an empty text has the defaults.
@@ -92,8 +92,8 @@ class LINKBOY_API DeviceMesh {
   /// All processes of the mesh.
   const std::shared_ptr<const ProcessGroup>& world() const { return world_; }
 
-  /// Returns the processes that differ from this one at most in `dims`. The group is made when it is
-  /// first needed.
+  /// Returns the processes that differ from this one at most in `dims`. The group is made when it
+  /// is first needed.
   /// @note Collective for all processes of the mesh, the first time.
   std::shared_ptr<const ProcessGroup> group(const std::vector<MeshDim>& dims) const;
   /// Returns the processes with which this one shares the experts.

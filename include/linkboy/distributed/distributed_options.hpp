@@ -64,8 +64,8 @@ struct DistributedOptions {
   /// the other processes. Must be positive.
   std::chrono::milliseconds timeout = std::chrono::minutes(30);
 
-  /// Size of the buckets in which gradients are sent during the backward pass and, with `zero_stage`
-  /// 3, parameters are gathered, in MiB. Must be positive.
+  /// Size of the buckets in which gradients are sent during the backward pass and, with
+  /// `zero_stage` 3, parameters are gathered, in MiB. Must be positive.
   double bucket_cap_mb = 25.0;
 
   /// Whether to search the autograd graph for parameters on which the loss does not depend. If
@@ -101,10 +101,11 @@ struct DistributedOptions {
   /// parameters; `grad()` of the other parameters is undefined after the backward pass.
   ///
   /// 3 (fully sharded data parallelism): each process has only its rows (of dimension 0) of each
-  /// parameter, of its gradient and of its optimizer state. A parameter still looks whole: the first
-  /// operation that uses it gathers its rows from all processes, and they are released when other
-  /// parameters are used. Therefore, all processes must use the parameters in the same order, also
-  /// outside of the training loop. `grad()` contains this process's rows after the backward pass.
+  /// parameter, of its gradient and of its optimizer state. A parameter still looks whole: the
+  /// first operation that uses it gathers its rows from all processes, and they are released when
+  /// other parameters are used. Therefore, all processes must use the parameters in the same order,
+  /// also outside of the training loop. `grad()` contains this process's rows after the backward
+  /// pass.
   ///
   /// Stages 1 to 3 require an SGD, Adam, AdamW, Adagrad or RMSprop optimizer that is passed to
   /// `Accelerator::prepare`. Stage 2 cannot be combined with fp16, and stages 2 and 3 not with

@@ -84,8 +84,8 @@ class LINKBOY_API ProcessGroup {
   [[nodiscard]] at::Tensor all_gather(const at::Tensor& tensor) const;
 
   /// Starts to gather the ranks' tensors into `all` and returns without waiting. `all` must be
-  /// contiguous and have `size()` times as many elements as `tensor`, which must be contiguous, too.
-  /// Do not access either before `PendingCollective::wait`. Collective.
+  /// contiguous and have `size()` times as many elements as `tensor`, which must be contiguous,
+  /// too. Do not access either before `PendingCollective::wait`. Collective.
   [[nodiscard]] std::unique_ptr<PendingCollective> all_gather_later(at::Tensor all,
                                                                     at::Tensor tensor) const;
 
@@ -100,14 +100,14 @@ class LINKBOY_API ProcessGroup {
   [[nodiscard]] std::unique_ptr<PendingCollective> reduce_scatter_later(
       at::Tensor row, at::Tensor tensor, ReduceOp op = ReduceOp::sum) const;
 
-  /// Sends row r of `tensor`, of shape [size(), ...], to rank r, and returns the rows that the ranks
-  /// have sent to this one, in the order of the ranks. Collective.
+  /// Sends row r of `tensor`, of shape [size(), ...], to rank r, and returns the rows that the
+  /// ranks have sent to this one, in the order of the ranks. Collective.
   [[nodiscard]] at::Tensor all_to_all(const at::Tensor& tensor) const;
 
   /// Sends a tensor to one other rank, which must call `recv` with a tensor of the same shape and
-  /// dtype. Messages between two ranks arrive in the order in which they were sent. Returns when the
-  /// tensor may be changed again, which may be before the other rank has received it. Two ranks that
-  /// both send first may wait for each other.
+  /// dtype. Messages between two ranks arrive in the order in which they were sent. Returns when
+  /// the tensor may be changed again, which may be before the other rank has received it. Two ranks
+  /// that both send first may wait for each other.
   /// @throws OptionError if `to` is this rank or not a rank.
   void send(const at::Tensor& tensor, int64_t to) const;
 

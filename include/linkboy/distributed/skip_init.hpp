@@ -6,10 +6,10 @@
 
 namespace linkboy {
 
-/// While an object of this class exists, `uniform_` and `normal_` do nothing on this thread. A model
-/// that is built in this time has random weights of undefined values, whose memory is not used yet.
-/// For large models with `zero_stage` 3, build the model so on all processes but rank 0, whose
-/// weights `Accelerator::prepare` sends to the others:
+/// While an object of this class exists, `uniform_` and `normal_` do nothing on this thread. A
+/// model that is built in this time has random weights of undefined values, whose memory is not
+/// used yet. For large models with `zero_stage` 3, build the model so on all processes but rank 0,
+/// whose weights `Accelerator::prepare` sends to the others:
 ///
 ///     std::optional<linkboy::SkipInit> skip;
 ///     if (!accelerator.is_main_process()) skip.emplace();
