@@ -13,6 +13,7 @@ namespace {
 struct AlwaysThere final : GatedStorages {
   void provide(c10::ArrayRef<std::size_t>, c10::ArrayRef<std::size_t>) override {}
   void take_changes(std::size_t) override {}
+  void drop_changes(std::size_t) noexcept override {}
 };
 
 /// Adds two small tensors, one of which is a gated parameter or not.

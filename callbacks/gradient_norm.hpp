@@ -34,9 +34,9 @@ struct GradientNormOptions {
 /// other precisions, a norm that is not finite makes the mean and the maximum not finite, too.
 ///
 /// The sums stay on the device, in double precision, until the end of the epoch. With
-/// `DistributedOptions::zero_stage` 2, each norm costs one additional message per update. The parts
-/// are determined at the first update of each epoch. Either all processes or none must have the
-/// callback.
+/// `DistributedOptions::zero_stage` 2 or 3, each norm costs one additional message per update. The
+/// parts are determined at the first update of each epoch. Either all processes or none must have
+/// the callback.
 class LINKBOY_API GradientNorm : public Callback {
  public:
   /// The options type for `make<GradientNorm>({...})`.

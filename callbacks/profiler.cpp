@@ -263,7 +263,7 @@ Profiler::Profiler(ProfilerOptions options) : options_(std::move(options)) {
 Profiler::~Profiler() = default;
 
 void Profiler::on_training_run_start(Trainer& trainer) {
-  const int64_t rank = trainer.accelerator().process_index();
+  const int64_t rank = trainer.accelerator().world().rank();
   check_writable(options_.directory / ("writable" + file_ending(rank)));
   session_.reset();
   session_ = std::make_unique<Session>(options_, trainer.accelerator().device().is_cuda());
@@ -321,7 +321,7 @@ void Profiler::write_cycle(Trainer& trainer, Session& session) {
     operators_ = operator_times(result->events());
     const auto path =
         options_.directory / fmt::format("run-{}-cycle-{}{}", run_, cycle_,
-                                         file_ending(trainer.accelerator().process_index()));
+                                         file_ending(trainer.accelerator().world().rank()));
     save_trace(*result, path);
     traces_.push_back(path);
     trainer.print(fmt::format("Profiler: the trace is {}", path.string()));

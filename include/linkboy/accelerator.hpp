@@ -274,17 +274,19 @@ class LINKBOY_API Accelerator {
   /// after the steps of an evaluation.
   void join_uneven_loop() const;
 
-  /// Reduces the tensors of all processes with `op`. The result is the same on all processes.
+  /// Reduces the tensors of the processes that share the batches with `op`. The result is the same
+  /// on all of them.
   [[nodiscard]] at::Tensor reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum) const;
 
-  /// Returns the tensor of rank `root` on all processes. All processes must pass the same shape and
-  /// dtype.
+  /// Returns the tensor of rank `root` on all processes of the world. All must pass the same shape
+  /// and dtype.
   [[nodiscard]] at::Tensor broadcast(const at::Tensor& tensor, int64_t root = 0) const;
 
-  /// Returns the bytes of rank `root` on all processes; the `bytes` of the other ranks are ignored.
+  /// Returns the bytes of rank `root` on all processes of the world; the `bytes` of the other ranks
+  /// are ignored.
   /// @note Collective.
   [[nodiscard]] std::string broadcast_bytes(std::string_view bytes, int64_t root = 0) const;
-  /// Returns the bytes of all ranks, indexed by rank. They may differ in length.
+  /// Returns the bytes of all processes of the world, indexed by rank. They may differ in length.
   /// @note Collective.
   [[nodiscard]] std::vector<std::string> all_gather_bytes(std::string_view bytes) const;
 

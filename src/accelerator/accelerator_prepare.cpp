@@ -136,7 +136,8 @@ void Accelerator::Implementation::choose_shards(const std::vector<at::Tensor>& p
     const auto present =
         std::dynamic_pointer_cast<ParameterShards>(parameter_gate::owner_of(parameter));
     if (!present || present == shards_) continue;
-    LINKBOY_CHECK_OPTION(distributes && present->is_for(*mesh_->group({MeshDim::shard})),
+    LINKBOY_CHECK_OPTION(distributes && present->is_for(*mesh_->group({MeshDim::shard}),
+                                                        *mesh_->group({MeshDim::data})),
                          "an Accelerator with zero_stage 3 has distributed the parameters over its "
                          "processes. Use zero_stage 3 here, too, with the same processes and the "
                          "same parallel.");

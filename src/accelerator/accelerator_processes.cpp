@@ -70,20 +70,20 @@ at::Tensor Accelerator::reduce(const at::Tensor& tensor, ReduceOp op) const {
 
 at::Tensor Accelerator::broadcast(const at::Tensor& tensor, int64_t root) const {
   at::Tensor result = tensor.detach().clone();
-  process_group().broadcast(result, root);
+  world().broadcast(result, root);
   return result;
 }
 
 std::string Accelerator::broadcast_bytes(std::string_view bytes, int64_t root) const {
-  return process_group().broadcast_bytes(bytes, root);
+  return world().broadcast_bytes(bytes, root);
 }
 
 std::vector<std::string> Accelerator::all_gather_bytes(std::string_view bytes) const {
-  return process_group().all_gather_bytes(bytes);
+  return world().all_gather_bytes(bytes);
 }
 
 void Accelerator::check_same_metric(const RunHistory& history, const std::string& name) const {
-  require_same_metric(process_group(), history, name);
+  require_same_metric(world(), history, name);
 }
 
 void Accelerator::broadcast_buffers() const {

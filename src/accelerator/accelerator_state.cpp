@@ -43,7 +43,9 @@ static void make_whole(StateDict& state, const torch::optim::Optimizer& optimize
       const bool is_rows = part.value().isTensor() && part.value().toTensor().defined() &&
                            part.value().toTensor().dim() > 0;
       if (!is_rows) continue;
-      part.setValue(shards.whole_of(parameters[i], part.value().toTensor(), /*is_wanted=*/true));
+      const at::Tensor rows = part.value().toTensor();
+      // A device need not have room for the whole state.
+      part.setValue(shards.whole_of(parameters[i], rows, /*is_wanted=*/true).cpu());
     }
   }
 }

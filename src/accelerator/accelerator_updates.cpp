@@ -242,7 +242,7 @@ StepOutcome Accelerator::optimizer_step(torch::optim::Optimizer& optimizer) {
   if (impl_->zero_) unscale_gradients(optimizer);
   if (impl_->grad_scaler_ && !impl_->are_gradients_averaged()) {
     unscale_gradients(optimizer);
-    impl_->grad_scaler_->share_overflow(optimizer, *impl_->process_group_);
+    impl_->grad_scaler_->share_overflow(optimizer, *impl_->mesh_->world());
   }
   if (impl_->zero_) {
     impl_->zero_->step(optimizer, make_step);
@@ -280,8 +280,10 @@ void Accelerator::optimizer_step(torch::optim::Optimizer& optimizer,
 }
 
 bool Accelerator::Implementation::are_gradients_averaged() const {
-  return process_group_->size() == 1 ||
-         (distributed_.local_sgd_interval == 0 && !distributed_.gradient_comm_hook && !shards_);
+  // In a mesh, processes that see the same batches have their own gradients.
+  const bool have_same = mesh_->world()->size() == process_group_->size() && !shards_;
+  return have_same && (process_group_->size() == 1 ||
+                       (distributed_.local_sgd_interval == 0 && !distributed_.gradient_comm_hook));
 }
 
 void Accelerator::Implementation::average_weights(torch::optim::Optimizer& optimizer) {
@@ -350,7 +352,7 @@ void Accelerator::drop_gradients(const std::vector<torch::optim::Optimizer*>& op
   for (torch::optim::Optimizer* optimizer : optimizers) {
     const bool must_share =
         scaler != nullptr && scaler->has_unscaled(*optimizer) && !impl_->are_gradients_averaged();
-    if (must_share) scaler->share_overflow(*optimizer, *impl_->process_group_);
+    if (must_share) scaler->share_overflow(*optimizer, *impl_->mesh_->world());
     zero_grad(*optimizer);
   }
   if (scaler == nullptr) return;

@@ -291,7 +291,8 @@ struct Engine::Implementation {
     const StateDict own{{kModel, model_.state_dict()},  // local SGD does not distribute parameters
                         {kOptimizer, trained_.state_dict(*accelerator_)}};
     c10::impl::GenericList all(c10::AnyType::get());
-    for (const std::string& bytes : accelerator_->all_gather_bytes(to_bytes(own.to_ivalue()))) {
+    for (const std::string& bytes :
+         accelerator_->process_group().all_gather_bytes(to_bytes(own.to_ivalue()))) {
       all.push_back(from_bytes(bytes));
     }
     return all;

@@ -29,7 +29,7 @@ std::string error_of_main_process(const Accelerator& accelerator, const std::fun
       error = error_bytes(own);
     }
   }
-  return accelerator.world().broadcast_bytes(error);
+  return accelerator.broadcast_bytes(error);
 }
 
 }  // namespace

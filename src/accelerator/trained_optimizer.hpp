@@ -21,7 +21,7 @@ bool needs_closure(const torch::optim::Optimizer& optimizer);
 
 /// Clips the gradients of all parameters of the optimizer according to the configuration.
 /// @return Their 2-norm before clipping; undefined without `gradient_clip_norm`.
-/// @note Collective if `zero_stage` is 2 and `gradient_clip_norm` is set.
+/// @note Collective if `zero_stage` is 2 or 3 and `gradient_clip_norm` is set.
 at::Tensor clip_gradients(Accelerator& accelerator, torch::optim::Optimizer& optimizer,
                           const RunConfig& config);
 

@@ -173,26 +173,6 @@ void check_shapes(const Optimizer& optimizer, c10::ArrayRef<c10::IValue> items) 
   }
 }
 
-// The parts of an optimizer that load() replaces, so that they can be restored.
-class Backup {
- public:
-  explicit Backup(Optimizer& optimizer) {
-    for (const auto& [param, state] : optimizer.state()) states_[param] = state->clone();
-    for (auto& group : optimizer.param_groups()) options_.push_back(group.options().clone());
-  }
-
-  void restore(Optimizer& optimizer) {
-    optimizer.state() = std::move(states_);
-    for (std::size_t i = 0; i < options_.size(); ++i) {
-      optimizer.param_groups()[i].set_options(std::move(options_[i]));
-    }
-  }
-
- private:
-  States states_;
-  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options_;
-};
-
 /// Returns the state of an optimizer without a layout: the bytes of LibTorch's own archive, with
 /// the class and the shapes of the parameters, which the archive itself does not check.
 StateDict save_libtorch_archive(const Optimizer& optimizer) {
@@ -237,7 +217,7 @@ void load_libtorch_archive(Optimizer& optimizer, const StateDict& saved) {
 
   const auto& groups = optimizer.param_groups();
   const bool has_params = !groups.empty() && !groups.front().params().empty();
-  Backup backup(optimizer);
+  OptimizerBackup backup(optimizer);
   try {
     torch::serialize::InputArchive archive;
     archive.load_from(static_cast<const char*>(bytes.const_data_ptr()),
@@ -253,6 +233,18 @@ void load_libtorch_archive(Optimizer& optimizer, const StateDict& saved) {
 }
 
 }  // namespace
+
+OptimizerBackup::OptimizerBackup(Optimizer& optimizer) {
+  for (const auto& [param, state] : optimizer.state()) states_[param] = state->clone();
+  for (auto& group : optimizer.param_groups()) options_.push_back(group.options().clone());
+}
+
+void OptimizerBackup::restore(Optimizer& optimizer) {
+  optimizer.state() = std::move(states_);
+  for (std::size_t i = 0; i < options_.size(); ++i) {
+    optimizer.param_groups()[i].set_options(std::move(options_[i]));
+  }
+}
 
 StateDict optimizer_state_dict(const Optimizer& optimizer) {
   StateDict result;

@@ -4,7 +4,10 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "linkboy/checkpoint/state_dict.hpp"
@@ -25,6 +28,17 @@ StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer);
 /// @throws Error if groups, parameters or shapes do not match `optimizer`, or if the state belongs
 ///         to an optimizer of another class.
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, const StateDict& state);
+
+/// The parts of an optimizer that `load_optimizer_state_dict` replaces.
+class OptimizerBackup {
+ public:
+  explicit OptimizerBackup(torch::optim::Optimizer& optimizer);
+  void restore(torch::optim::Optimizer& optimizer);
+
+ private:
+  std::remove_reference_t<decltype(std::declval<torch::optim::Optimizer&>().state())> states_;
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options_;
+};
 
 /// Returns lines of text: the class of `optimizer` and, if it is one of the classes above, every
 /// option of its param groups that is not None, with its value.

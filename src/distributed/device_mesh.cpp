@@ -34,6 +34,9 @@ std::vector<int64_t> sizes_of(const ParallelOptions& options, int64_t num_proces
                            options.to_string(), "\", which is too large.");
     }
   }
+  LINKBOY_CHECK_OPTION(is_sharded || options.shard <= 1, "parallel.shard is ", options.shard,
+                       ", but only zero_stage 3 distributes parameters. Set zero_stage to 3, or "
+                       "use data instead of shard.");
   int64_t& data = sizes[place_of(MeshDim::data)];
   int64_t& shard = sizes[place_of(MeshDim::shard)];
   const int64_t left = std::max<int64_t>(num_processes / given, 1);

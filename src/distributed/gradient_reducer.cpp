@@ -91,7 +91,11 @@ GradientReducer::GradientReducer(std::shared_ptr<const ProcessGroup> group,
       owner_of_(std::move(owner_of)),
       shards_(std::move(shards)) {
   std::vector<std::string> lines;
-  for (const auto& named : tensors_.named) lines.push_back(description(named));
+  for (const auto& named : tensors_.named) {
+    lines.push_back(description(named));
+    // The rows of a distributed parameter are sent in the order of its memory.
+    if (shards_) lines.back() += c10::str(", strides ", named.second.strides());
+  }
   require_same_on_all_ranks(*group_, "the model's parameters and buffers", lines);
   if (shards_) {
     NamedTensors parameters = tensors_.named;
@@ -107,8 +111,8 @@ GradientReducer::GradientReducer(std::shared_ptr<const ProcessGroup> group,
 void GradientReducer::synchronize() const {
   std::vector<at::Tensor> all;
   for (const auto& [name, tensor] : tensors_.named) {
-    // Each rank has other rows of a distributed parameter.
-    if (!shards_ || !shards_->contains(tensor)) all.push_back(tensor);
+    // Each rank has other rows of a distributed parameter. Another Accelerator may distribute it.
+    if (!parameter_gate::owner_of(tensor)) all.push_back(tensor);
   }
   group_->broadcast(all);
 }

@@ -42,7 +42,7 @@ class GradientReducer {
 
   /// Broadcasts the tensors of rank 0 to all ranks.
   /// @param owner_of  If given, gradients go only to the owners (ZeRO stage 2).
-  /// @param shards  If given, parameters are distributed (ZeRO stage 3). Their gradients are left to
+  /// @param shards If given, parameters are distributed (ZeRO stage 3). Their gradients are left to
   ///        it.
   /// @throws DistributedError on all ranks if names, shapes or dtypes differ.
   /// @note Collective.

@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/ScopeExit.h>
 #include <c10/util/SmallVector.h>
 #include <torch/library.h>
 
@@ -121,11 +122,17 @@ void call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::S
     uses.add(first[static_cast<std::ptrdiff_t>(i)], alias != nullptr && alias->isWrite());
   }
   for (const Use& use : uses.all()) use.owner->provide(use.numbers, use.changed);
+  auto drop = c10::make_scope_exit([&] {
+    for (const Use& use : uses.all()) {
+      for (const std::size_t number : use.changed) use.owner->drop_changes(number);
+    }
+  });
   {
     // The operations within this one use what it was given.
     const c10::impl::ExcludeDispatchKeyGuard passed(kKey);
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
   }
+  drop.release();
   for (const Use& use : uses.all()) {
     for (const std::size_t number : use.changed) use.owner->take_changes(number);
   }
@@ -140,6 +147,7 @@ class Probe final : public GatedStorages {
  public:
   void provide(c10::ArrayRef<std::size_t>, c10::ArrayRef<std::size_t>) override { ++num_calls; }
   void take_changes(std::size_t) override {}
+  void drop_changes(std::size_t) noexcept override {}
   int64_t num_calls = 0;
 };
 

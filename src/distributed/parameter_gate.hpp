@@ -22,6 +22,9 @@ class GatedStorages {
 
   /// An operation has changed the data of a storage that was provided for it.
   virtual void take_changes(std::size_t number) = 0;
+
+  /// The operation that was to change a storage has thrown.
+  virtual void drop_changes(std::size_t number) noexcept = 0;
 };
 
 /// Calls the owner of a storage before an operation uses a tensor of that storage: a gated
@@ -30,8 +33,8 @@ class GatedStorages {
 /// it is one for the gate. For that, a gated tensor has a dispatch key that LibTorch itself does
 /// not use; a view inherits it. Calls with other tensors never come here.
 ///
-/// Code that reads the memory of a gated tensor without an operation (`data_ptr`) passes by the
-/// gate; LibTorch throws if the storage has no data.
+/// Code that reads the memory of a gated tensor without an operation passes by the gate. If the
+/// storage has no data, `data_ptr<T>` throws, and `data_ptr` without a type returns null.
 ///
 /// The functions are thread-safe. An owner is called by the thread that uses the tensor.
 namespace parameter_gate {

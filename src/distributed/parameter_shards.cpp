@@ -110,8 +110,9 @@ ParameterShards::~ParameterShards() {
   }
 }
 
-bool ParameterShards::is_for(const ProcessGroup& group) const {
-  return gathers_->world_ranks() == group.world_ranks();
+bool ParameterShards::is_for(const ProcessGroup& group, const ProcessGroup& replicas) const {
+  return gathers_->world_ranks() == group.world_ranks() &&
+         replicas_->world_ranks() == replicas.world_ranks();
 }
 
 bool ParameterShards::takes(const at::Tensor& parameter) const {
@@ -141,6 +142,7 @@ at::Tensor ParameterShards::parameter_of(const Member& member) const {
 void ParameterShards::distribute(
     const std::vector<std::pair<std::string, at::Tensor>>& parameters) {
   const at::NoGradGuard no_grad;
+  forget_dead_members();
   std::vector<std::size_t> added;
   std::vector<at::Tensor> values;
   std::unordered_map<const c10::StorageImpl*, int64_t> num_users;
@@ -149,7 +151,11 @@ void ParameterShards::distribute(
   }
   for (const auto& [name, parameter] : parameters) {
     const bool is_alone = num_users[parameter.storage().unsafeGetStorageImpl()] == 1;
-    if (contains(parameter) || !is_alone || !takes(parameter)) continue;
+    if (contains(parameter)) {
+      check_has_its_storage(members_[*find(parameter)], parameter);
+      continue;
+    }
+    if (!is_alone || !takes(parameter)) continue;
     Member member{.name = name,
                   .parameter = c10::weak_intrusive_ptr<at::TensorImpl>(parameter.getIntrusivePtr()),
                   .storage = c10::weak_intrusive_ptr<c10::StorageImpl>(
@@ -252,6 +258,27 @@ void ParameterShards::meet(SharedMemorySegment::Counter counter) {
     segment.advance(counter);
     segment.wait_for_others(counter, ++num_meetings_[static_cast<std::size_t>(counter)]);
   });
+}
+
+/// If nothing is left of what it distributed, begins anew.
+void ParameterShards::forget_dead_members() {
+  const auto is_alive = [](const Member& member) { return !member.parameter.expired(); };
+  if (members_.empty() || std::any_of(members_.begin(), members_.end(), is_alive)) return;
+  members_.clear();
+  numbers_.clear();
+  units_.clear();
+  free_slabs_.clear();
+  segments_.clear();
+  num_meetings_ = {};
+}
+
+void ParameterShards::check_has_its_storage(const Member& member,
+                                            const at::Tensor& parameter) const {
+  const c10::StorageImpl* storage = parameter.storage().unsafeGetStorageImpl();
+  LINKBOY_CHECK(storage == member.storage._unsafe_get_target(), "the memory of the parameter ",
+                member.name,
+                " was replaced (by Module::to or set_data) after Accelerator::prepare distributed "
+                "it. Change its values in place (copy_), or build a new model.");
 }
 
 /// Appends units of these members.
@@ -416,7 +443,8 @@ at::Tensor ParameterShards::take_slab(int64_t bytes, c10::Device device) {
 void ParameterShards::return_slab(at::Tensor& slab, int64_t bytes) {
   gathered_bytes_ -= bytes;
   at::Tensor free = std::exchange(slab, at::Tensor());
-  if (is_usual(bytes)) free_slabs_.push_back(std::move(free));
+  constexpr std::size_t kMostFree = kMostWholeUnits + 1;
+  if (is_usual(bytes) && free_slabs_.size() < kMostFree) free_slabs_.push_back(std::move(free));
 }
 
 void ParameterShards::give_memory(Unit& unit) {
@@ -542,7 +570,8 @@ void ParameterShards::arrive(Unit& unit) {
   ++num_whole_;
 }
 
-/// Ranks that use different parameters would use each other's data.
+/// Ranks that use different parameters would use each other's data. This is not known on a device,
+/// or of units with a single parameter.
 void ParameterShards::check_same_unit(const Unit& unit, const at::Tensor& gathered) const {
   if (!gathered.is_cpu()) return;
   const auto number_of = [&](int64_t rank) {
@@ -589,11 +618,17 @@ void ParameterShards::prefetch(c10::ArrayRef<std::size_t> wanted) {
 void ParameterShards::take_changes(std::size_t number) {
   const at::NoGradGuard no_grad;
   const Member& member = members_[number];
+  if (member.storage.expired()) return;  // an operation has replaced it
   if (shared_reducer_) meet(SharedMemorySegment::Counter::read);
   own_block(member).copy_(blocks_of(member)[rank_]);
   if (!shared_reducer_) return;
   meet(SharedMemorySegment::Counter::written);
   give_shared_memory(member);
+}
+
+void ParameterShards::drop_changes(std::size_t number) noexcept {
+  // In memory of its own, the parameter would no longer follow its updates.
+  if (shared_reducer_) give_shared_memory(members_[number]);
 }
 
 std::shared_ptr<void> ParameterShards::keep_whole(const std::vector<at::Tensor>& parameters) {
@@ -609,7 +644,8 @@ std::shared_ptr<void> ParameterShards::keep_whole(const std::vector<at::Tensor>&
   }
   return {this, [self = shared_from_this(), kept](void*) {
             for (const std::size_t unit : kept) --self->units_[unit].num_keepers;
-            self->make_room({}, kMostWholeUnits);
+            // The ranks may have used other units meanwhile. From here on, all have the same again.
+            self->make_room({}, 0);
           }};
 }
 
@@ -640,6 +676,8 @@ void ParameterShards::with_rows(c10::function_ref<void()> work) {
     for (const Member& member : members_) {
       at::Tensor parameter = parameter_of(member);
       if (!parameter.defined()) continue;
+      check_has_its_storage(member, parameter);
+      check_has_rows(member, parameter.grad());
       wholes.emplace_back(parameter, parameter.variable_data());
       parameter.set_data(rows_in(own_block(member), member));
     }
@@ -650,19 +688,25 @@ void ParameterShards::with_rows(c10::function_ref<void()> work) {
 
 // ---- Gradients ---------------------------------------------------------------------------------
 
+void ParameterShards::check_has_rows(const Member& member, const at::Tensor& gradient) {
+  if (!gradient.defined()) return;
+  std::vector<int64_t> sizes = member.sizes;
+  sizes[0] = member.num_rows;
+  LINKBOY_CHECK(gradient.sizes() == c10::IntArrayRef(sizes), "the parameter ", member.name,
+                " has a gradient of shape ", gradient.sizes(),
+                ", but with zero_stage 3 it must be this process's rows, ", c10::IntArrayRef(sizes),
+                ". Compute gradients with Accelerator::backward, and unfreeze layers between "
+                "accumulation windows.");
+}
+
 void ParameterShards::begin_backward(const std::vector<at::Tensor>& parameters) {
   abandon_backward();
   for (const at::Tensor& parameter : parameters) {
     const auto number = find(parameter);
     if (!number || !parameter.requires_grad()) continue;
     Member& member = members_[*number];
-    std::vector<int64_t> sizes = member.sizes;
-    sizes[0] = member.num_rows;
+    check_has_rows(member, parameter.grad());
     member.kept = std::exchange(parameter.mutable_grad(), at::Tensor());
-    LINKBOY_CHECK(!member.kept.defined() || member.kept.sizes() == c10::IntArrayRef(sizes),
-                  "the parameter ", member.name, " has a gradient of shape ", member.kept.sizes(),
-                  ", but with zero_stage 3 it must be this process's rows, ", sizes,
-                  ". Compute gradients with Accelerator::backward.");
     member.is_awaited = true;
     Unit& unit = units_[member.unit];
     unit.is_trained = true;

@@ -57,8 +57,8 @@ class ParameterShards final : public GatedStorages,
 
   bool contains(const at::Tensor& parameter) const;
   bool is_empty() const { return members_.empty(); }
-  /// Whether it distributes over these ranks.
-  bool is_for(const ProcessGroup& group) const;
+  /// Whether it distributes over these ranks, and averages over these replicas.
+  bool is_for(const ProcessGroup& group, const ProcessGroup& replicas) const;
   const ProcessGroup& group() const { return *reductions_; }
 
   /// Begins an accumulation window.
@@ -95,6 +95,7 @@ class ParameterShards final : public GatedStorages,
 
   void provide(c10::ArrayRef<std::size_t> members, c10::ArrayRef<std::size_t> changed) override;
   void take_changes(std::size_t member) override;
+  void drop_changes(std::size_t member) noexcept override;
 
   /// Whether the ranks share the memory of the parameters.
   bool shares_memory() const { return shared_reducer_ != nullptr; }
@@ -154,6 +155,9 @@ class ParameterShards final : public GatedStorages,
   ParameterShards(std::shared_ptr<const ProcessGroup> gathers,
                   std::shared_ptr<const ProcessGroup> reductions,
                   std::shared_ptr<const ProcessGroup> replicas, const DistributedOptions& options);
+  void forget_dead_members();
+  void check_has_its_storage(const Member& member, const at::Tensor& parameter) const;
+  static void check_has_rows(const Member& member, const at::Tensor& gradient);
   void share_memory(const std::vector<std::size_t>& members);
   void send_rows(const Member& member, const at::Tensor& whole) const;
   void meet(SharedMemorySegment::Counter counter);

@@ -7,15 +7,12 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
-#include <utility>
 
 #include "distributed/packed_tensors.hpp"
 #include "linkboy/error.hpp"
 
 namespace linkboy {
 namespace {
-
-thread_local bool contributes_rows = true;
 
 /// Rows on the CPU with at most this number of bytes are sent together with the call, which saves a
 /// second collective.
@@ -130,13 +127,8 @@ void check_same_gather(const ProcessGroup& group, const GatherCall& call,
   exchange(group, &call, offer_of(call, tensor));
 }
 
-NoRowsScope::NoRowsScope() : outer_(std::exchange(contributes_rows, false)) {}
-
-NoRowsScope::~NoRowsScope() { contributes_rows = outer_; }
-
 GatheredRows gather_rows(const ProcessGroup& group, const GatherCall& call,
-                         const at::Tensor& rows) {
-  const at::Tensor tensor = contributes_rows ? rows : rows.narrow(0, 0, 0);
+                         const at::Tensor& tensor) {
   const at::Tensor mine = bytes_of(tensor);
   Offer offer = offer_of(call, tensor);
   if (mine.is_cpu() && mine.numel() <= kShortRows) {

@@ -32,18 +32,6 @@ void check_same_gather(const ProcessGroup& group, const GatherCall& call, const 
 GatheredRows gather_rows(const ProcessGroup& group, const GatherCall& call,
                          const at::Tensor& tensor);
 
-/// While it exists, this rank contributes no rows to the gathers that it calls on this thread.
-class [[nodiscard]] NoRowsScope {
- public:
-  NoRowsScope();
-  ~NoRowsScope();
-  NoRowsScope(const NoRowsScope&) = delete;
-  NoRowsScope& operator=(const NoRowsScope&) = delete;
-
- private:
-  bool outer_;
-};
-
 /// Participates in a gather of the other ranks as a rank that has left the loop.
 /// @param device  The device of this rank.
 /// @return Whether another rank is still in the loop.

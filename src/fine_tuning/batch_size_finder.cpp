@@ -115,9 +115,9 @@ void check(const BatchSizeFinderOptions& finder, Trainer& trainer) {
                        "; it must be at least 2.");
   LINKBOY_CHECK_OPTION(!finder.max_memory_mib || *finder.max_memory_mib > 0.0, "max_memory_mib is ",
                        *finder.max_memory_mib, "; it must be positive.");
-  LINKBOY_CHECK(trainer.accelerator().num_processes() == 1,
+  LINKBOY_CHECK(trainer.accelerator().world().size() == 1,
                 "find_batch_size needs a run with a single process, but there are ",
-                trainer.accelerator().num_processes(),
+                trainer.accelerator().world().size(),
                 ". Run it in one process on the same hardware.");
 }
 

@@ -4,6 +4,7 @@
 #include "trainer/checkpoint_contents.hpp"
 
 #include <algorithm>
+#include <functional>
 
 #include "checkpoint/checkpoint_keys.hpp"
 #include "checkpoint/file_bytes.hpp"
@@ -31,6 +32,22 @@ StateDict read_contents(const std::filesystem::path& path) {
   return contents;
 }
 
+/// A checkpoint contains the weights of rank 0, although in a mesh the ranks may have their own.
+void check_same_weights(const TrainedParts& trained) {
+  const DeviceMesh& mesh = trained.accelerator.mesh();
+  if (mesh.size(MeshDim::tensor) * mesh.size(MeshDim::pipeline) == 1) return;
+  const at::NoGradGuard no_grad;
+  std::string digest;
+  for (const auto& [name, tensor] : trained.modules.model().named_tensors()) {
+    digest += c10::str(name, tensor.sizes(), tensor.sum().item().to<double>(), " ");
+  }
+  require_same_on_all_ranks(
+      *mesh.world(),
+      "the weights, of which a checkpoint contains those of rank 0. Save those of each rank in a "
+      "file of its own (write_checkpoint): the weights",
+      {c10::str("digest ", std::hash<std::string>()(digest))});
+}
+
 }  // namespace
 
 StateDict checkpoint_contents(const TrainedParts& trained, const StateDict& extras,
@@ -38,7 +55,9 @@ StateDict checkpoint_contents(const TrainedParts& trained, const StateDict& extr
   const TrainedOptimizer& own = trained.optimizers.own();
   StateDict contents;
   // One process of each host may write them.
-  const bool is_wanted = trained.accelerator.is_local_main_process();
+  const bool is_wanted =
+      trained.accelerator.is_main_process() || trained.accelerator.is_local_main_process();
+  check_same_weights(trained);
   const auto whole = [&](const StateDict& state) {
     return with_whole_parameters(state, is_wanted);
   };

@@ -126,16 +126,15 @@ void TrainedOptimizers::load_states(const StateDict& contents, bool loads_own,
     states.emplace_back(&each.trained,
                         contents.get_dict(kRegisteredOptimizers).get_dict(each.name));
   }
-  std::vector<std::pair<TrainedOptimizer*, StateDict>> before;
+  std::vector<std::pair<TrainedOptimizer*, OptimizerBackup>> before;
   try {
     for (const auto& [trained, state] : states) {
-      StateDict present;
-      if (states.size() > 1) present = optimizer_state_dict(**trained);
+      OptimizerBackup present(**trained);
       load_optimizer_state_dict(**trained, state);
       before.emplace_back(trained, std::move(present));
     }
   } catch (...) {
-    for (const auto& [trained, state] : before) load_optimizer_state_dict(**trained, state);
+    for (auto& [trained, backup] : before) backup.restore(**trained);
     throw;
   }
   for (const auto& [trained, state] : states) trained->load_base_values(state);

@@ -10,7 +10,6 @@
 
 #include "data/checked_iterator.hpp"
 #include "distributed/agreement.hpp"
-#include "distributed/row_gather.hpp"
 #include "linkboy/error.hpp"
 #include "linkboy/profiling/profiler_range.hpp"
 #include "trainer/batch_in_errors.hpp"
@@ -138,15 +137,12 @@ void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
       callback.on_eval_epoch_start(*this);
     });
     leave_together();
-    impl_->for_each_batch(
-        loader, impl_->run_->history->current_epoch(),
-        [&](const Batch& batch) {
-          bool& is_in_step = run.evaluations.is_in_step;
-          const bool outer = std::exchange(is_in_step, true);
-          const auto back = c10::make_scope_exit([&] { is_in_step = outer; });
-          eval_step(batch);
-        },
-        [&](const Batch& batch) { calculate_eval_batch_loss(batch); });
+    impl_->for_each_batch(loader, impl_->run_->history->current_epoch(), [&](const Batch& batch) {
+      bool& is_in_step = run.evaluations.is_in_step;
+      const bool outer = std::exchange(is_in_step, true);
+      const auto back = c10::make_scope_exit([&] { is_in_step = outer; });
+      eval_step(batch);
+    });
     eval_epoch_end();
     run.eval_loss.record(run_history(), accelerator(), impl_->run_->metric_prefix(), metric_name);
     ++run.evaluations.num_evaluated_sets;
@@ -167,32 +163,19 @@ void Trainer::run_eval_epoch(DataLoader& loader, std::string_view metric_name) {
   }
 }
 
-/// Takes part in a forward pass of the other processes that gathers parameters.
-void Trainer::Implementation::repeat_forward(const Batch& batch,
-                                             c10::function_ref<void(const Batch&)> forward) {
-  const NoRowsScope no_rows;
-  const AutocastScope autocast = accelerator_->autocast();
-  forward(batch);
-}
-
 /// Some processes may have fewer batches than others. They wait in join_uneven_loop, which answers
 /// gather_for_metrics but does not take part in agreements.
-/// @param forward With zero_stage 3, uses the parameters in the order of `step`, on processes whose
-///        batches have ended.
 void Trainer::Implementation::for_each_batch(DataLoader& loader, int64_t epoch,
-                                             c10::function_ref<void(const Batch&)> step,
-                                             c10::function_ref<void(const Batch&)> forward) {
+                                             c10::function_ref<void(const Batch&)> step) {
   const auto batches = checked(loader.iterate(epoch));
   // A single process does not need the length, which may be unknown for a stream.
   const bool is_shared = stop_.is_shared();
   const int64_t num_rounds = is_shared ? -max_over_ranks(accelerator_->world(), -loader.size()) : 0;
+  // A process whose batches have ended does not take part when others gather parameters for theirs.
   const bool gathers = is_shared && accelerator_->has_distributed_parameters();
-  const int64_t most = gathers ? max_over_ranks(accelerator_->world(), loader.size()) : num_rounds;
-  std::shared_ptr<void> whole;
-  // A process can repeat a forward pass only if it has a batch, and between two calls of
-  // join_uneven_loop only once.
-  if (most > num_rounds && (num_rounds == 0 || most > num_rounds + 1)) whole = modules_.whole();
-  std::optional<Batch> last;
+  const bool is_uneven =
+      gathers && max_over_ranks(accelerator_->world(), loader.size()) > num_rounds;
+  const std::shared_ptr<void> whole = is_uneven ? modules_.whole() : nullptr;
   // In a training run, only a user's request interrupts an evaluation: the other reasons end the
   // training, which is not affected by when its evaluation ends.
   const auto least = is_in_training_call() ? StopUrgency::request : StopUrgency::ends_training;
@@ -207,10 +190,8 @@ void Trainer::Implementation::for_each_batch(DataLoader& loader, int64_t epoch,
     if (round < num_rounds) stop.begin_round(/*is_last=*/round + 1 == num_rounds);
     if (!batch) continue;
     step(*batch);
-    if (loader.size() < most && !whole) last = std::move(batch);
     batch = batches->next();
   }
-  if (last) repeat_forward(*last, forward);
   accelerator_->join_uneven_loop();
 }
 

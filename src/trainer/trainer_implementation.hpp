@@ -74,9 +74,8 @@ struct Trainer::Implementation {
   // ---- Evaluation and prediction: trainer_evaluation.cpp ----------------------------------------
 
   StepOutput eval_pass(const Batch& batch);
-  void repeat_forward(const Batch& batch, c10::function_ref<void(const Batch&)> forward);
-  void for_each_batch(DataLoader& loader, int64_t epoch, c10::function_ref<void(const Batch&)> step,
-                      c10::function_ref<void(const Batch&)> forward);
+  void for_each_batch(DataLoader& loader, int64_t epoch,
+                      c10::function_ref<void(const Batch&)> step);
 
   Trainer& trainer_;
   TrainedModules modules_;

@@ -172,7 +172,7 @@ c10::IValue PredictedRows::gather(const Accelerator& accelerator) {
     // A process without batches does not know the form of a row.
     const std::string mine = parts.empty() ? "" : to_bytes(concatenated(parts));
     parts.clear();
-    for (const std::string& bytes : accelerator.all_gather_bytes(mine)) {
+    for (const std::string& bytes : accelerator.process_group().all_gather_bytes(mine)) {
       if (bytes.empty()) continue;
       parts.push_back(from_bytes(bytes));
       check_same_form(parts.front(), parts.back());
@@ -220,34 +220,31 @@ void Trainer::Implementation::Predictor::predict_batches(const PredictionSink& s
   trainer.fire<Event::prediction_run_start>();
   std::size_t num_batches = 0;
   int64_t num_samples = 0;
-  trainer_.for_each_batch(
-      *loader, /*epoch=*/1,
-      [&](const Batch& batch) {
-        trainer.fire<Event::prediction_step_start>();
-        Prediction prediction;
-        {
-          const ProfilerRange range("predict_step");
-          const AutocastScope autocast = trainer_.accelerator_->autocast();
-          prediction.outputs = with_batch_in_errors(batch, trainer_.modules_.model(),
-                                                    [&] { return trainer.predict_step(batch); });
-        }
-        if (is_shared) {
-          prediction.places = planned.at(num_batches);
-          LINKBOY_CHECK(std::cmp_equal(batch.size(), prediction.places.size()),
-                        "a batch to predict has ", batch.size(), " samples, but ",
-                        prediction.places.size(),
-                        " were taken from the data. With several processes, "
-                        "neither collate_fn nor a transform may change the number of samples.");
-        } else {
-          prediction.places.resize(static_cast<std::size_t>(batch.size()));
-          std::iota(prediction.places.begin(), prediction.places.end(), num_samples);
-        }
-        ++num_batches;
-        num_samples += batch.size();
-        trainer.fire<Event::prediction_step_end>(batch, prediction);
-        sink(batch, prediction);
-      },
-      [&](const Batch& batch) { trainer.predict_step(batch); });
+  trainer_.for_each_batch(*loader, /*epoch=*/1, [&](const Batch& batch) {
+    trainer.fire<Event::prediction_step_start>();
+    Prediction prediction;
+    {
+      const ProfilerRange range("predict_step");
+      const AutocastScope autocast = trainer_.accelerator_->autocast();
+      prediction.outputs = with_batch_in_errors(batch, trainer_.modules_.model(),
+                                                [&] { return trainer.predict_step(batch); });
+    }
+    if (is_shared) {
+      prediction.places = planned.at(num_batches);
+      LINKBOY_CHECK(std::cmp_equal(batch.size(), prediction.places.size()),
+                    "a batch to predict has ", batch.size(), " samples, but ",
+                    prediction.places.size(),
+                    " were taken from the data. With several processes, "
+                    "neither collate_fn nor a transform may change the number of samples.");
+    } else {
+      prediction.places.resize(static_cast<std::size_t>(batch.size()));
+      std::iota(prediction.places.begin(), prediction.places.end(), num_samples);
+    }
+    ++num_batches;
+    num_samples += batch.size();
+    trainer.fire<Event::prediction_step_end>(batch, prediction);
+    sink(batch, prediction);
+  });
 }
 
 /// Within a run, the prediction is a part of that run.

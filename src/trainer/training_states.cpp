@@ -386,8 +386,9 @@ std::vector<std::string> Trainer::Implementation::TrainingStates::load_checked(
     }
   } else {
     of_rank.erase("callbacks");
-    // One process receives all sums.
-    for (std::size_t i = 0; i < ranks.size() && rank == 0; ++i) train_loss.add(state_of(i));
+    // One of the processes that share the batches receives all sums.
+    const bool is_first = accelerator.process_index() == 0;
+    for (std::size_t i = 0; i < ranks.size() && is_first; ++i) train_loss.add(state_of(i));
   }
   const double weight_unit = state.get_double("weight_unit");
   const bool was_evaluated_before = state.get_bool("was_evaluated_before");

@@ -125,6 +125,7 @@ void expect_as_without_zero(const TrainOptions& options, AcceleratorOptions acce
   const auto callbacks = [&] { return make_callbacks ? make_callbacks() : CallbackList(); };
   AcceleratorOptions without = accelerator;
   without.distributed.zero_stage = 0;
+  without.parallel = {};
   Training<Net> plain(without, callbacks());
   plain.trainer.train(options);
   Training<Net> sharded(accelerator, callbacks());

@@ -1,3 +1,4 @@
+#include <limits>
 #include <numeric>
 
 #include "distributed/ranks.hpp"
@@ -80,6 +81,38 @@ TEST(MeshTest, AStateResumesInAnotherMesh) {
   RankToy third(together());
   third.trainer.train(options);
   EXPECT_EQ(third.values("train_loss_epoch").size(), 2);
+}
+
+TEST(MeshTest, OnlyWeightsThatAllRanksHaveAreSaved) {
+  if (num_ranks() % 2 != 0) return;
+  const SharedFolder folder;
+  RankToy toy(in_mesh(pairs()));
+  toy.trainer.train(run_of({.updates_per_epoch = 2}));
+  toy.trainer.save_checkpoint(folder / "same.pt");
+  {
+    const torch::NoGradGuard no_grad;
+    if (toy.accelerator().mesh().index(MeshDim::tensor) == 1) toy.parameters()[0].add_(1);
+  }
+  EXPECT_ERROR(toy.trainer.save_checkpoint(folder / "different.pt"),
+               "the weights, of which a checkpoint contains those of rank 0");
+}
+
+TEST(MeshTest, AnOverflowOnOneRankSkipsTheUpdateOnAll) {
+  AcceleratorOptions options = in_mesh(pairs());
+  options.precision = Precision::fp16;
+  options.grad_scaler.init_scale = 2;
+  Accelerator accelerator(options);
+  torch::nn::Linear net(4, 3);
+  Model model(net);
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  accelerator.prepare(model, &optimizer);
+  accelerator.begin_micro_step(0, 1, /*calls_update_scale=*/true);
+  const double factor = is_last_rank() ? std::numeric_limits<double>::infinity() : 1.0;
+  accelerator.backward(model(torch::ones({2, 4}, accelerator.device())).mean() * factor);
+  accelerator.optimizer_step(optimizer);
+  accelerator.update_scale();
+  EXPECT_TRUE(accelerator.optimizer_step_was_skipped());
+  EXPECT_EQ(accelerator.grad_scaler()->get_scale(), 1.0);
 }
 
 TEST(MeshTest, AWrongMeshIsAnErrorOnAllRanks) {

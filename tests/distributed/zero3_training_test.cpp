@@ -14,8 +14,8 @@ using Zero3TrainingTest = Zero3TestBase;
 
 INSTANTIATE_TEST_SUITE_P(All, Zero3TrainingTest, ::testing::Values("1", "0"));
 
-/// Compares the weights with those of a run without ZeRO, with and without shared memory and in units
-/// of several sizes.
+/// Compares the weights with those of a run without ZeRO, with and without shared memory and in
+/// units of several sizes.
 template <class Net>
 void expect_bits_without_zero() {
   Training<Net> plain(together());
@@ -130,7 +130,7 @@ TEST_P(Zero3TrainingTest, APartOfTheMemoryOfTheParametersIsUsedAtATime) {
   for (const bool evaluates : {false, true}) {
     Training<Mlp> run(zero3(/*bucket_cap_mb=*/0.006));
     TrainOptions options = some_updates(3, 2);
-    if (evaluates) options.eval_dataset = toy_data(23);
+    if (evaluates) options.eval_dataset = toy_data(8 * num_ranks());
     run.trainer.train(options);
     const auto shards = shards_of(*run.net);
     int64_t all = 0;

@@ -74,6 +74,13 @@ TEST_P(Zero3UseTest, AGradientIsTheRowsOfThisRank) {
   models.first(inputs).mean().backward();
   EXPECT_ERROR(models.accelerator.backward(models.first(inputs).mean()),
                "Compute gradients with Accelerator::backward");
+  Accelerator::zero_grad(models.of_first);
+  models.accelerator.backward(models.first(inputs).mean());
+  models.accelerator.optimizer_step(models.of_first);
+  Accelerator::zero_grad(models.of_first);
+  models.first(inputs).mean().backward();
+  EXPECT_ERROR(models.accelerator.optimizer_step(models.of_first),
+               "Compute gradients with Accelerator::backward");
 }
 
 TEST_P(Zero3UseTest, ParametersAreChangedByOperationsOnAllRanks) {
@@ -87,13 +94,16 @@ TEST_P(Zero3UseTest, ParametersAreChangedByOperationsOnAllRanks) {
     EXPECT_TRUE(torch::equal(after[i], before[i] * 2 + 1)) << i;
   }
   EXPECT_TRUE(same_on_all_ranks(run.trainer.accelerator(), after));
+  // A change that fails changes nothing.
+  EXPECT_ANY_THROW(run.net->parameters()[0].copy_(torch::ones({3, 7})));
+  EXPECT_TRUE(bit_equal(run.weights(), after));
   const auto other = std::make_shared<Mlp>();
   run.trainer.model().load_state_dict(Model(other).state_dict());
   EXPECT_TRUE(bit_equal(run.weights(), other->parameters()));
 }
 
 TEST_P(Zero3UseTest, OneRankMayUseAWholeModelAlone) {
-  Training<Mlp> run(zero3());
+  Training<Mlp> run(zero3(/*bucket_cap_mb=*/0.006));
   run.trainer.train(some_updates(2, 1));
   const auto expected = run.weights();
   const auto inputs = torch::ones({2, 4}, run.trainer.accelerator().device());
@@ -122,6 +132,9 @@ TEST_P(Zero3UseTest, AModelCanBeUsedWithoutItsAcceleratorAndTrainedByAnother) {
   EXPECT_ERROR(train(together()),
                "an Accelerator with zero_stage 3 has distributed the parameters");
   train(zero3());
+  const auto replaced = net->parameters()[0];
+  replaced.set_data(replaced.detach().clone());
+  EXPECT_ERROR(train(zero3()), "was replaced (by Module::to or set_data)");
   Training<Mlp> twice(zero3());
   const auto other = std::make_shared<torch::optim::AdamW>(twice.net->parameters(), 0.01);
   twice.trainer.train(some_updates(3, 1));

@@ -107,9 +107,10 @@ struct DistributedOptions {
   /// also outside of the training loop. `grad()` contains this process's rows after the backward
   /// pass.
   ///
-  /// Stages 1 to 3 require an SGD, Adam, AdamW, Adagrad or RMSprop optimizer that is passed to
-  /// `Accelerator::prepare`. Stage 2 cannot be combined with fp16, and stages 2 and 3 not with
-  /// `compression`.
+  /// Stages 1 and 2 require an SGD, Adam, AdamW, Adagrad or RMSprop optimizer that is passed to
+  /// `Accelerator::prepare`. Stage 3 requires one of these to save its state; another optimizer
+  /// must treat the elements of a parameter separately. Stage 2 cannot be combined with fp16, and
+  /// stages 2 and 3 not with `compression`.
   int64_t zero_stage = 0;
 
   /// With `zero_stage` 3, parameters with fewer elements stay whole on every process, because

@@ -89,8 +89,8 @@ class LINKBOY_API ProcessGroup {
   [[nodiscard]] std::unique_ptr<PendingCollective> all_gather_later(at::Tensor all,
                                                                     at::Tensor tensor) const;
 
-  /// Combines the ranks' tensors of shape [size(), ...] and returns row `rank()` of the result. A
-  /// `sum` or `mean` adds the ranks in their order. Collective.
+  /// Combines the ranks' tensors of shape [size(), ...] and returns row `rank()` of the result.
+  /// Except with NCCL, a `sum` or `mean` adds the ranks in their order. Collective.
   [[nodiscard]] at::Tensor reduce_scatter(const at::Tensor& tensor,
                                           ReduceOp op = ReduceOp::sum) const;
 

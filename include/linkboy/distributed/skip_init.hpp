@@ -12,7 +12,7 @@ namespace linkboy {
 /// whose weights `Accelerator::prepare` sends to the others:
 ///
 ///     std::optional<linkboy::SkipInit> skip;
-///     if (!accelerator.is_main_process()) skip.emplace();
+///     if (accelerator.process_index() != 0) skip.emplace();
 ///     auto net = std::make_shared<Net>();
 ///     skip.reset();
 ///

@@ -73,7 +73,7 @@ TEST(MeshLayoutTest, SizesThatAreLeftOut) {
   EXPECT_EQ(sizes({}, 6, true), (Ranks{1, 6}));
   EXPECT_EQ(sizes({.data = 2}, 6, true), (Ranks{2, 3}));
   EXPECT_EQ(sizes({.shard = 2}, 6, true), (Ranks{3, 2}));
-  EXPECT_EQ(sizes({.shard = 2}, 6, false), (Ranks{3, 2}));
+  EXPECT_EQ(sizes({.shard = 1}, 6, false), (Ranks{6, 1}));
   EXPECT_EQ(sizes({.tensor = 3}, 6, false), (Ranks{2, 1}));
   EXPECT_EQ(sizes({.tensor = 3}, 6, true), (Ranks{1, 2}));
   EXPECT_EQ(sizes({}, 1, true), (Ranks{1, 1}));
@@ -89,6 +89,7 @@ TEST(MeshLayoutTest, RefusesSizesThatDoNotFit) {
   EXPECT_OPTION_ERROR(MeshLayout({.tensor = int64_t{1} << 62, .pipeline = 4}, 6, false),
                       "too large");
   EXPECT_OPTION_ERROR(MeshLayout({.expert = 4}, 6, false), "parallel.expert is 4; it must divide");
+  EXPECT_OPTION_ERROR(MeshLayout({.shard = 2}, 6, false), "only zero_stage 3 distributes");
   EXPECT_OPTION_ERROR(MeshLayout({.expert = 0}, 6, false), "parallel.expert is 0");
 }
 

@@ -55,6 +55,9 @@ class Miser final : public GatedStorages {
     std::memcpy(data_[number].mutable_data_ptr(), storages_[number].data(), data_[number].nbytes());
   }
 
+  void drop_changes(std::size_t) noexcept override { ++num_failures; }
+
+  int64_t num_failures = 0;
   int64_t num_trips = 0;
   int64_t num_changes = 0;
 
@@ -209,6 +212,14 @@ TEST(ParameterGateTest, ChangesAreTaken) {
   torch::nn::init::constant_(parameter.narrow(0, 0, 1), 7);
   EXPECT_EQ(miser->num_changes, 3);
   EXPECT_TRUE(torch::equal(parameter.clone(), torch::tensor({{7.0, 7.0}, {7.0, 3.0}})));
+}
+
+TEST(ParameterGateTest, AChangeThatFailsIsReported) {
+  const torch::NoGradGuard no_grad;
+  const auto parameter = torch::ones({2, 2});
+  const auto miser = Miser::of({parameter});
+  EXPECT_ANY_THROW(parameter.copy_(torch::ones({3, 5})));
+  EXPECT_EQ(miser->num_failures, 1);
 }
 
 TEST(ParameterGateTest, MemoryCannotBeReadPastIt) {
