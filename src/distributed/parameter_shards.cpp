@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -264,6 +265,10 @@ void ParameterShards::meet(SharedMemorySegment::Counter counter) {
 void ParameterShards::forget_dead_members() {
   const auto is_alive = [](const Member& member) { return !member.parameter.expired(); };
   if (members_.empty() || std::any_of(members_.begin(), members_.end(), is_alive)) return;
+  release_all();
+  for (const Member& member : members_) {
+    parameter_gate::remove(member.storage._unsafe_get_target());
+  }
   members_.clear();
   numbers_.clear();
   units_.clear();
@@ -387,7 +392,9 @@ at::Tensor ParameterShards::whole_of(const at::Tensor& parameter, const at::Tens
   const at::Tensor block = at::zeros({member.block_size()}, rows.options());
   rows_in(block, member).copy_(rows);
   const at::Tensor all = gathers_->all_gather(block);
-  return is_wanted ? all.as_strided(member.sizes, member.strides) : at::Tensor();
+  if (!is_wanted) return {};
+  const at::Tensor whole_rows = all.as_strided(member.sizes, member.strides);
+  return whole_rows.numel() == all.numel() ? whole_rows : whole_rows.clone();  // without padding
 }
 
 at::Tensor ParameterShards::copy_of(const at::Tensor& parameter, bool is_wanted) const {
@@ -483,6 +490,7 @@ void ParameterShards::release_all() {
 void ParameterShards::provide(c10::ArrayRef<std::size_t> members,
                               c10::ArrayRef<std::size_t> changed) {
   const at::NoGradGuard no_grad;
+  const c10::InferenceMode ordinary_tensors(false);  // the memory is used again in training
   if (shared_reducer_) {
     // All ranks change a parameter, each in memory of its own.
     for (const std::size_t number : changed) {
@@ -618,6 +626,7 @@ void ParameterShards::prefetch(c10::ArrayRef<std::size_t> wanted) {
 void ParameterShards::take_changes(std::size_t number) {
   const at::NoGradGuard no_grad;
   const Member& member = members_[number];
+  const c10::InferenceMode ordinary_tensors(false);
   if (member.storage.expired()) return;  // an operation has replaced it
   if (shared_reducer_) meet(SharedMemorySegment::Counter::read);
   own_block(member).copy_(blocks_of(member)[rank_]);

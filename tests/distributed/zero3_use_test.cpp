@@ -102,6 +102,18 @@ TEST_P(Zero3UseTest, ParametersAreChangedByOperationsOnAllRanks) {
   EXPECT_TRUE(bit_equal(run.weights(), other->parameters()));
 }
 
+TEST_P(Zero3UseTest, ItIsUsedInInferenceModeAndTrainedAfterwards) {
+  Training<Mlp> run(zero3(/*bucket_cap_mb=*/0.006));
+  run.trainer.train(some_updates(1, 1));
+  const auto inputs = torch::ones({2, 4}, run.trainer.accelerator().device());
+  {
+    const c10::InferenceMode inference;
+    EXPECT_TRUE(run.net->forward(inputs).isfinite().all().item<bool>());
+  }
+  run.trainer.train(some_updates(2, 1));
+  EXPECT_TRUE(same_on_all_ranks(run.trainer.accelerator(), run.weights()));
+}
+
 TEST_P(Zero3UseTest, OneRankMayUseAWholeModelAlone) {
   Training<Mlp> run(zero3(/*bucket_cap_mb=*/0.006));
   run.trainer.train(some_updates(2, 1));
