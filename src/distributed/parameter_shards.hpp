@@ -152,6 +152,9 @@ class ParameterShards final : public GatedStorages,
 
   class TakeGradient;
 
+  /// After the rows of a unit, a rank sends the number of the unit.
+  static constexpr int64_t kTailBytes = sizeof(int64_t);
+
   ParameterShards(std::shared_ptr<const ProcessGroup> gathers,
                   std::shared_ptr<const ProcessGroup> reductions,
                   std::shared_ptr<const ProcessGroup> replicas, const DistributedOptions& options);

@@ -56,7 +56,8 @@ TEST_F(RunTest, ThePrintedConfigurationCanBeReadBack) {
 
 TEST_F(RunTest, UsageErrorsListTheAllowedNames) {
   fail(2, {"--train.num_epoch", "3"}, "Did you mean --train.num_epochs?");
-  fail(2, {"--zero", "1"}, "Options that contain this name: --accelerator.distributed.zero_stage.");
+  fail(2, {"--zero", "1"},
+       "Options that contain this name: --accelerator.distributed.zero_stage, ");
   fail(2, {"--optimizer", "sgdm"}, "there is no optimizer \"sgdm\"; there are sgd, adam");
   fail(2, {"--optimizer", "sgd:rate=1"}, "lr, momentum, dampening, weight_decay, nesterov");
   fail(2, {"--optimizer.betas", "0.9,0.99", "--optimizer", "sgd"}, "betas");
