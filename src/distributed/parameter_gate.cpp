@@ -97,7 +97,8 @@ class Uses {
     for (Use& use : uses_) {
       if (use.owner == owner) return use;
     }
-    return uses_.emplace_back(Use{std::move(owner)});
+    uses_.emplace_back(Use{std::move(owner)});
+    return uses_.back();
   }
 
   c10::SmallVector<Use, 1> uses_;
@@ -113,6 +114,7 @@ bool is_init(const c10::OperatorHandle& op) {
 void call(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   Uses uses;
   const auto& arguments = op.schema().arguments();
+  // cppcheck-suppress knownConditionTrueFalse; SkipInit changes it
   if (skips_init && is_init(op)) return torch::jit::drop(*stack, arguments.size() - 1);
   const auto first = stack->end() - static_cast<std::ptrdiff_t>(arguments.size());
   // All storages of the operation are known before any is provided: an owner may release the data

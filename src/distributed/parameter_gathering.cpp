@@ -342,8 +342,8 @@ void ParameterShards::with_rows(c10::function_ref<void()> work) {
   release_all();
   if (members_.empty()) return work();
   if (shared_reducer_) meet(SharedMemorySegment::Counter::read);
-  std::vector<std::pair<at::Tensor, at::Tensor>> wholes;
   {
+    std::vector<std::pair<at::Tensor, at::Tensor>> wholes;
     const auto pause = parameter_gate::pause();
     const at::NoGradGuard no_grad;
     const auto restore = c10::make_scope_exit([&] {

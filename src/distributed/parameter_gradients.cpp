@@ -137,7 +137,7 @@ void ParameterShards::end_backward(bool allows_unused) {
   if (allows_unused && !to_send_.empty()) used = used_on_any_rank();
   const at::NoGradGuard no_grad;
   for (const std::size_t number_of_unit : to_send_) {
-    Unit& unit = units_[number_of_unit];
+    const Unit& unit = units_[number_of_unit];
     for (const std::size_t number : unit.members) {
       Member& member = members_[number];
       const at::Tensor parameter = parameter_of(member);

@@ -57,8 +57,8 @@ std::shared_ptr<ParameterShards> ParameterShards::make(const ProcessGroup& group
                                                        c10::Device device) {
   std::vector<int64_t> all(group.size());
   std::iota(all.begin(), all.end(), int64_t{0});
-  auto gathers = group.new_group(all);
   // cppcheck-suppress duplicateAssignExpression; these are two groups of the same ranks
+  auto gathers = group.new_group(all);
   auto reductions = group.new_group(all);
   auto reducer = device.is_cpu() ? SharedRowReducer::make(group) : nullptr;
   std::shared_ptr<ParameterShards> shards(

@@ -33,9 +33,9 @@ struct LINKBOY_API ParallelOptions {
   /// Processes over which `zero_stage` 3 distributes each parameter, and which see different
   /// batches; 0: with `zero_stage` 3 as many as the others leave, otherwise 1.
   int64_t shard = 0;
-  int64_t tensor = 1;
-  int64_t pipeline = 1;
-  int64_t context = 1;
+  int64_t tensor = 1;    ///< Processes that share the matrices of each layer.
+  int64_t pipeline = 1;  ///< Processes that have some of the layers each.
+  int64_t context = 1;   ///< Processes that share each sequence.
   /// Processes that share the experts, of those that see different batches or sequences (`data` *
   /// `shard` * `context`).
   int64_t expert = 1;
