@@ -352,7 +352,7 @@ namespace {
 
 c10::IValue with_whole_parameters(const c10::IValue& value, bool is_wanted) {
   if (value.isTensor()) {
-    const at::Tensor tensor = value.toTensor();
+    const at::Tensor& tensor = value.toTensor();
     if (!tensor.defined()) return value;
     const auto shards =
         std::dynamic_pointer_cast<ParameterShards>(parameter_gate::owner_of(tensor));

@@ -335,7 +335,7 @@ at::Tensor ProcessGroup::all_to_all(const at::Tensor& tensor) const {
   check_has_row_per_rank(*this, tensor);
   if (!impl_) return tensor.detach().clone();
   check_call(*this, [&] { return c10::str("all_to_all(", description(tensor), ")"); });
-  const at::Tensor received =
+  at::Tensor received =
       at::empty_like(tensor, at::TensorOptions(), at::MemoryFormat::Contiguous).detach();
   if (tensor.numel() == 0) return received;
   const auto work = start_all_to_all(*this, "all_to_all", received, tensor);

@@ -56,8 +56,8 @@ class LINKBOY_API MeshLayout {
   ///         `expert` does not divide the processes that it is a part of.
   MeshLayout(const ParallelOptions& options, int64_t num_processes, bool is_sharded);
 
-  int64_t num_processes() const { return num_processes_; }
-  int64_t size(MeshDim dim) const;
+  int64_t num_processes() const { return num_processes_; }  ///< The product of the sizes.
+  int64_t size(MeshDim dim) const;                          ///< Number of processes in a dimension.
   /// The coordinate of a rank, from 0.
   int64_t index(int64_t rank, MeshDim dim) const;
 
@@ -82,9 +82,9 @@ class LINKBOY_API DeviceMesh {
   DeviceMesh(std::shared_ptr<const ProcessGroup> world, const ParallelOptions& options,
              bool is_sharded = false);
 
-  const MeshLayout& layout() const { return layout_; }
-  int64_t size(MeshDim dim) const { return layout_.size(dim); }
-  int64_t index(MeshDim dim) const { return layout_.index(world_->rank(), dim); }
+  const MeshLayout& layout() const { return layout_; }           ///< The places of all processes.
+  int64_t size(MeshDim dim) const { return layout_.size(dim); }  ///< As MeshLayout::size.
+  int64_t index(MeshDim dim) const { return layout_.index(world_->rank(), dim); }  ///< Mine.
   /// Returns this process's coordinates: "data 1, tensor 0"; empty if only one dimension has more
   /// than one process.
   std::string coordinates() const;
