@@ -90,8 +90,11 @@ void ModelEma::save_if_best(Trainer& trainer) {
     if (!file.value || !kept_.would_keep(*file.value)) return;
   }
   kept_.save(trainer, "the average of the weights", file, [&](StateDict entries) {
-    const StateDict weights = weights_.values();  // with zero_stage 3 on all processes
-    if (!trainer.accelerator().is_main_process()) return;
+    // With zero_stage 3, all processes gather the parameters for it.
+    const Accelerator& accelerator = trainer.accelerator();
+    if (!accelerator.is_main_process() && !accelerator.has_distributed_parameters()) return;
+    const StateDict weights = weights_.values();
+    if (!accelerator.is_main_process()) return;
     entries.set("model_state_dict", weights);
     write_checkpoint(file.path, entries);
   });

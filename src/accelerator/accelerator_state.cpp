@@ -15,21 +15,9 @@ namespace {
 constexpr const char* kSendingOrders = "sending_orders";
 constexpr const char* kNumSteps = "num_steps";
 
-}  // namespace
-
-/// With zero_stage 3, reduces the optimizer's state to this rank's rows: a loaded state is whole,
-/// as is one from before `prepare`.
-void Accelerator::Implementation::keep_own_rows(const torch::optim::Optimizer& optimizer) const {
-  const at::NoGradGuard no_grad;
-  for_each_state_tensor(optimizer, [this](const at::Tensor& parameter, at::Tensor& part) {
-    if (!part.defined() || part.sizes() != parameter.sizes()) return;
-    if (shards_->contains(parameter)) part = shards_->rows_of(parameter, part).clone();
-  });
-}
-
 /// Replaces each tensor of the state that is this rank's rows by the whole tensor.
-static void make_whole(StateDict& state, const torch::optim::Optimizer& optimizer,
-                       const ParameterShards& shards) {
+void make_whole(StateDict& state, const torch::optim::Optimizer& optimizer,
+                const ParameterShards& shards) {
   LINKBOY_CHECK(state.contains("state"),
                 "with zero_stage, the state of this optimizer cannot be collected; use SGD, Adam, "
                 "AdamW, Adagrad or RMSprop.");
@@ -48,6 +36,18 @@ static void make_whole(StateDict& state, const torch::optim::Optimizer& optimize
       part.setValue(shards.whole_of(parameters[i], rows, /*is_wanted=*/true).cpu());
     }
   }
+}
+
+}  // namespace
+
+/// With zero_stage 3, reduces the optimizer's state to this rank's rows: a loaded state is whole,
+/// as is one from before `prepare`.
+void Accelerator::Implementation::keep_own_rows(const torch::optim::Optimizer& optimizer) const {
+  const at::NoGradGuard no_grad;
+  for_each_state_tensor(optimizer, [this](const at::Tensor& parameter, at::Tensor& part) {
+    if (!part.defined() || part.sizes() != parameter.sizes()) return;
+    if (shards_->contains(parameter)) part = shards_->rows_of(parameter, part).clone();
+  });
 }
 
 StateDict Accelerator::optimizer_state_dict(const torch::optim::Optimizer& optimizer) const {

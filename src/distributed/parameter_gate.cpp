@@ -165,7 +165,7 @@ void check_works() {
   Registry::instance().remove(storage);
   LINKBOY_CHECK(probe->num_calls == 2 && !is_gated(sum),
                 "zero_stage 3 cannot see which operations use a parameter with this version of "
-                "LibTorch. Use zero_stage 2, or the version of LibTorch that docs/installation.md "
+                "LibTorch. Use zero_stage 2, or the version of LibTorch that docs/building.md "
                 "names.");
 }
 

@@ -71,11 +71,10 @@ void ParameterShards::meet(SharedMemorySegment::Counter counter) {
 }
 
 /// @param memory  What the whole parameter has from now on. The storage also owns this object.
-void ParameterShards::set_memory(const Member& member, at::DataPtr memory, int64_t bytes) const {
+void ParameterShards::set_memory(const Member& member, at::DataPtr memory, int64_t bytes) {
   const auto storage = member.storage.lock();
   if (!storage) return;
-  auto self = std::const_pointer_cast<ParameterShards>(shared_from_this());
-  storage->set_data_ptr_noswap(owned(std::move(memory), std::move(self)));
+  storage->set_data_ptr_noswap(owned(std::move(memory), shared_from_this()));
   storage->set_nbytes(static_cast<std::size_t>(bytes));
 }
 
@@ -109,7 +108,8 @@ at::Tensor ParameterShards::take_slab(int64_t bytes, c10::Device device) {
   if (!free_slabs_.empty()) free_slabs_.pop_back();  // too small
   int64_t most = bytes;
   for (const Unit& unit : units_) {
-    if (is_usual(bytes_of(unit))) most = std::max(most, bytes_of(unit) + num_ranks_ * kTailBytes);
+    const int64_t needed = bytes_of(unit);
+    if (is_usual(needed)) most = std::max(most, needed + num_ranks_ * kTailBytes);
   }
   return at::empty({most}, at::TensorOptions(device).dtype(at::kByte));
 }
@@ -166,8 +166,7 @@ void ParameterShards::provide(c10::ArrayRef<std::size_t> members,
       if (!storage) continue;
       const int64_t bytes = bytes_of(member);
       set_memory(member, storage->allocator()->allocate(static_cast<std::size_t>(bytes)), bytes);
-      blocks_of(member).copy_(
-          at::from_blob(member.shared, {num_ranks_, member.block_size()}, member.options));
+      blocks_of(member).copy_(shared_blocks_of(member));
     }
     return;
   }
@@ -213,8 +212,7 @@ void ParameterShards::start_gathering(std::size_t number) {
   Unit& unit = units_[number];
   ++num_gathers_;
   const Member& first = members_[unit.members[0]];
-  unit.is_in_place = unit.members.size() == 1 && !first.storage.expired();
-  if (unit.is_in_place) {
+  if (unit.members.size() == 1 && !first.storage.expired()) {
     give_memory(unit);
     unit.gathered = blocks_of(first);
   } else {
@@ -232,7 +230,7 @@ void ParameterShards::start_gathering(std::size_t number) {
 void ParameterShards::arrive(Unit& unit) {
   std::exchange(unit.gathering, nullptr)->wait();
   const at::Tensor gathered = std::exchange(unit.gathered, at::Tensor());
-  if (!unit.is_in_place) {
+  if (unit.gathered_slab.defined()) {
     if (unit.members.size() > 1) check_same_unit(unit, gathered);
     give_memory(unit);
     for (const std::size_t number : unit.members) {

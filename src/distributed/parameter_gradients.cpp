@@ -18,8 +18,7 @@ constexpr const char* kReduction = "the averaging of the gradients";
 
 void ParameterShards::check_has_rows(const Member& member, const at::Tensor& gradient) {
   if (!gradient.defined()) return;
-  std::vector<int64_t> sizes = member.sizes;
-  sizes[0] = member.num_rows;
+  const std::vector<int64_t> sizes = member.sizes_of_rows();
   LINKBOY_CHECK(gradient.sizes() == c10::IntArrayRef(sizes), "the parameter ", member.name,
                 " has a gradient of shape ", gradient.sizes(),
                 ", but with zero_stage 3 it must be this process's rows, ", c10::IntArrayRef(sizes),

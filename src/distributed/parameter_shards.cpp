@@ -80,7 +80,9 @@ ParameterShards::ParameterShards(std::shared_ptr<const ProcessGroup> gathers,
       unit_bytes_(std::max<int64_t>(1, std::llround(options.bucket_cap_mb * (1 << 20) * 2 / 3))),
       whole_below_(options.zero_whole_below) {}
 
-ParameterShards::~ParameterShards() {
+ParameterShards::~ParameterShards() { remove_from_gate(); }
+
+void ParameterShards::remove_from_gate() const {
   for (const Member& member : members_) {
     parameter_gate::remove(member.storage._unsafe_get_target());
   }
@@ -201,7 +203,7 @@ void ParameterShards::send_rows(const Member& member, const at::Tensor& whole) c
   }
   const at::Tensor blocks = as_blocks(whole, member);
   if (member.shared != nullptr) {
-    at::from_blob(member.shared, blocks.sizes(), member.options).copy_(blocks);
+    shared_blocks_of(member).copy_(blocks);
     return;
   }
   mine.copy_(blocks[0]);
@@ -213,9 +215,7 @@ void ParameterShards::forget_dead_members() {
   const auto is_alive = [](const Member& member) { return !member.parameter.expired(); };
   if (members_.empty() || std::any_of(members_.begin(), members_.end(), is_alive)) return;
   release_all();
-  for (const Member& member : members_) {
-    parameter_gate::remove(member.storage._unsafe_get_target());
-  }
+  remove_from_gate();
   members_.clear();
   numbers_.clear();
   units_.clear();
@@ -294,14 +294,18 @@ at::Tensor ParameterShards::block_in(const at::Tensor& unit_rows, const Member& 
 
 /// Returns this rank's rows of the block of a member, which has the memory for padding, too.
 at::Tensor ParameterShards::rows_in(const at::Tensor& block, const Member& member) const {
-  std::vector<int64_t> sizes = member.sizes;
-  sizes[0] = member.num_rows;
-  return block.as_strided(sizes, member.strides, block.storage_offset()).variable_data();
+  return block.as_strided(member.sizes_of_rows(), member.strides, block.storage_offset())
+      .variable_data();
 }
 
 at::Tensor ParameterShards::own_block(const Member& member) const {
   if (member.shared == nullptr) return block_in(units_[member.unit].rows, member);
-  return at::from_blob(member.shared, {num_ranks_, member.block_size()}, member.options)[rank_];
+  return shared_blocks_of(member)[rank_];
+}
+
+/// Returns the memory that the ranks share for the parameter, as [ranks, block].
+at::Tensor ParameterShards::shared_blocks_of(const Member& member) const {
+  return at::from_blob(member.shared, {num_ranks_, member.block_size()}, member.options);
 }
 
 int64_t ParameterShards::bytes_of(const Member& member) const {

@@ -100,10 +100,9 @@ class ParameterShards final : public GatedStorages,
   /// Whether the ranks share the memory of the parameters.
   bool shares_memory() const { return shared_reducer_ != nullptr; }
 
-  /// Bytes of gathered parameters, now and at most since the last call of `reset_peak`.
+  /// Bytes of gathered parameters, now and at most.
   int64_t gathered_bytes() const { return gathered_bytes_; }
   int64_t peak_gathered_bytes() const { return peak_gathered_bytes_; }
-  void reset_peak() { peak_gathered_bytes_ = gathered_bytes_; }
   int64_t num_gathers() const { return num_gathers_; }
 
  private:
@@ -126,6 +125,12 @@ class ParameterShards final : public GatedStorages,
     bool is_used = false;     // whether it has, on this rank
 
     int64_t block_size() const { return rows_per_rank * row_size; }
+    /// Returns the sizes of this rank's part.
+    std::vector<int64_t> sizes_of_rows() const {
+      std::vector<int64_t> of_rows = sizes;
+      of_rows[0] = num_rows;
+      return of_rows;
+    }
   };
 
   /// Parameters that are gathered and reduced together.
@@ -138,10 +143,9 @@ class ParameterShards final : public GatedStorages,
     bool is_whole = false;
     int64_t num_keepers = 0;
     int64_t last_use = 0;
-    at::Tensor slab{};      // the memory of its whole parameters
-    at::Tensor gathered{};  // [ranks, size + tail]; of a single parameter, its own memory
-    at::Tensor gathered_slab{};
-    bool is_in_place = false;  // whether it is
+    at::Tensor slab{};           // the memory of its whole parameters
+    at::Tensor gathered{};       // [ranks, size + tail]; of a single parameter, its own memory
+    at::Tensor gathered_slab{};  // undefined if it is
     std::unique_ptr<PendingCollective> gathering{};
     std::size_t num_missing = 0;  // gradients
     bool is_trained = false;      // in this backward pass
@@ -158,6 +162,7 @@ class ParameterShards final : public GatedStorages,
   ParameterShards(std::shared_ptr<const ProcessGroup> gathers,
                   std::shared_ptr<const ProcessGroup> reductions,
                   std::shared_ptr<const ProcessGroup> replicas, const DistributedOptions& options);
+  void remove_from_gate() const;
   void forget_dead_members();
   void check_has_its_storage(const Member& member, const at::Tensor& parameter) const;
   static void check_has_rows(const Member& member, const at::Tensor& gradient);
@@ -172,13 +177,14 @@ class ParameterShards final : public GatedStorages,
   /// @{
   at::Tensor rows_in(const at::Tensor& block, const Member& member) const;
   at::Tensor blocks_of(const Member& member) const;
+  at::Tensor shared_blocks_of(const Member& member) const;
   at::Tensor own_block(const Member& member) const;
   at::Tensor block_in(const at::Tensor& unit_rows, const Member& member) const;
   /// @}
   int64_t bytes_of(const Member& member) const;  // of the whole parameter, with padding
   at::Tensor as_blocks(const at::Tensor& whole, const Member& member) const;
   int64_t bytes_of(const Unit& unit) const;  // of its whole parameters
-  void set_memory(const Member& member, at::DataPtr memory, int64_t bytes) const;
+  void set_memory(const Member& member, at::DataPtr memory, int64_t bytes);
   void give_memory(Unit& unit);
   bool is_usual(int64_t bytes) const;
   at::Tensor take_slab(int64_t bytes, c10::Device device);

@@ -322,7 +322,7 @@ bool Trainer::Implementation::TrainingStates::load(const std::filesystem::path& 
     const auto found = find_training_state(trainer_.trainer_, directory);
     if (found) place = found->string();
   });
-  place = accelerator.world().broadcast_bytes(place);
+  place = accelerator.broadcast_bytes(place);
   if (place.empty()) return false;
   const auto path = std::filesystem::path(place) / kTrainingStateFile;
   const StateDict contents = read_on_all_ranks(path, accelerator);
